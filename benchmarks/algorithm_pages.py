@@ -8,6 +8,7 @@ RUNS is a folder of `trl-credit compare --algo … --seeds … --output_dir RUNS
 """
 
 import argparse
+import inspect
 import json
 import re
 from dataclasses import fields
@@ -147,7 +148,7 @@ def page(name: str, results: dict[str, Any]) -> str:
     return "\n".join(
         [
             f"# {preset.name}\n",
-            " ".join(preset.idea) + "\n",
+            f"{_idea(preset)}\n",
             table(["In short", ""], facts, texts=2),
             f"```bash\ntrl-credit train --algo {name}\n```\n",
             f"```python\nfrom trl_credit import {base}Config, {base}Trainer\n\nargs = {base}Config("
@@ -166,6 +167,11 @@ def page(name: str, results: dict[str, Any]) -> str:
     )
 
 
+def _idea(preset: Preset) -> str:
+    """The paragraph below the first line of its module's docstring, as one line."""
+    return " ".join(inspect.getdoc(inspect.getmodule(preset.config)).partition("\n\n")[2].split())
+
+
 def _formula(preset: Preset) -> str:
     """W, A and M, each on a line."""
     return preset.formula.replace(", A = ", "\nA = ").replace(", M = ", "\nM = ")
@@ -182,7 +188,7 @@ def _legend(preset: Preset) -> str:
 
 def _meaning(preset: Preset, knob: str, value: str, help_: str) -> str:
     """What a knob does with this value."""
-    found = MEANINGS.get(knob, help_.partition(" Must be ")[0])
+    found = MEANINGS.get(knob, help_.partition(". ")[0].rstrip(".") + ".")
     return found if isinstance(found, str) else found.get(preset.name) or found.get(value) or found[""]
 
 

@@ -30,6 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.utils import logging
 
 from trl_credit import ALGORITHMS
+from trl_credit.credit.tokens import BatchTokens
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
 from trl_credit.loss import keys
 from trl_credit.loss.statistics import over_processes
@@ -128,10 +129,17 @@ def main() -> None:
                 )[0]
             if ours.contract.algorithm.statistics is not None:
                 mask_t, whole = inputs["completion_mask"], inputs["completion_mask"] - 1
-                read = {"logp_t": inputs["old_per_token_logps"], "advantages": inputs["advantages"], "mask_t": mask_t}
-                read |= {"token_ids": inputs["completion_ids"], "segment_ids": whole, "turn_ids": whole}
-                read["group_ids"] = torch.zeros(args.batch, dtype=torch.long)
-                inputs[keys.STATISTICS] = over_processes(ours.contract.algorithm, ours.args, ours.processes, **read)
+                own = BatchTokens(
+                    logp_t=inputs["old_per_token_logps"],
+                    advantage_t=inputs["advantages"],
+                    token_ids=inputs["completion_ids"],
+                    segment_ids=whole,
+                    turn_ids=whole,
+                    group_ids=torch.zeros(args.batch, dtype=torch.long),
+                    generator=torch.Generator(),
+                    mask_t=mask_t,
+                )
+                inputs[keys.STATISTICS] = over_processes(ours.contract.algorithm, ours.args, ours.processes, own)
             times: dict[Any, list[float]] = {ours: [], theirs: []}
             for repeat in range(args.repeats + 3):
                 # who goes first changes, so that neither always finds the caches as the other left them

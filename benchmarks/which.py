@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hum
-import hum_tables
 import numpy as np
 from fork_bed.algorithms import ALGORITHMS
 from fork_bed.analysis import Verdict, verdicts
@@ -68,11 +67,8 @@ def bed_lines(forks: Mapping[str, Any], situation: str) -> list[Line]:
 
 def hum_lines(runs: hum.Runs) -> list[Line]:
     """The lines of the trainer's runs on `demo_hum`, without those that have rollouts."""
-    tuned, untuned = (hum_tables.verdicts(runs, hum_tables.SINGLE, tuned=which) for which in (True, False))
-    return [
-        Line(hum.ENTRIES[name].label, tuned[name], untuned[name], f"`hum.py check {name}`")
-        for name in hum_tables.SINGLE
-    ]
+    tuned, untuned = (hum.verdicts(runs, hum.SINGLE, tuned=which) for which in (True, False))
+    return [Line(hum.ENTRIES[name].label, tuned[name], untuned[name], f"`hum.py check {name}`") for name in hum.SINGLE]
 
 
 def lines_table(lines: list[Line], head: str) -> str:
@@ -95,7 +91,7 @@ def map_table(forks: Mapping[str, Any], runs: hum.Runs) -> str:
     """What is above and below GRPO at tuned rates and equal updates, after Holm's correction, in every situation."""
     found = {f"{about}, {_where(name)}": _of_bed(forks, setting, n) for name, (about, setting, _, n) in BED.items()}
     found["long responses, testbed D"] = _of_bed(forks, "D", 1)
-    on_trainer = [hum_tables.verdicts(runs, names, tuned=True) for names in (hum_tables.SINGLE, hum_tables.ROLLOUTS)]
+    on_trainer = [hum.verdicts(runs, names, tuned=True) for names in (hum.SINGLE, hum.ROLLOUTS)]
     found["loose filler, `demo_hum`"] = {hum.ENTRIES[name].label: v for one in on_trainer for name, v in one.items()}
     rows = []
     for text, by_label in found.items():
@@ -158,8 +154,8 @@ def parts_factorial(results: dict[str, Any]) -> str:
     for run in results["runs"]:
         found.setdefault(PARTS.get(run["label"], run["label"]), {})[run["seed"]] = run["area"]
     seeds = sorted(found["grpo"])
-    scores_of = {name: np.array([found[name][seed] for seed in seeds]) for name in hum_tables.FACTORS}
-    return hum_tables.factorial_table({"`demo`": scores_of})
+    scores_of = {name: np.array([found[name][seed] for seed in seeds]) for name in hum.FACTORS}
+    return hum.factorial_table({"`demo`": scores_of})
 
 
 def page_tables() -> dict[Path, dict[str, str]]:
@@ -172,10 +168,10 @@ def page_tables() -> dict[Path, dict[str, str]]:
         RESULTS / "which.md": situations | {"tokens": tokens_table(forks), "crossing": crossing_table(forks)},
         RESULTS / "hum.md": {
             "hum": lines_table(hum_lines(runs), "area minus GRPO's, `demo_hum`"),
-            "factorial": hum_tables.hum_factorial(runs),
-            "hum_stages": hum_tables.stages_table(runs),
-            "hum_tokens": hum_tables.rollouts_table(runs),
-            "hum_rates": hum_tables.rates_table(runs),
+            "factorial": hum.hum_factorial(runs),
+            "hum_stages": hum.stages_table(runs),
+            "hum_tokens": hum.rollouts_table(runs),
+            "hum_rates": hum.rates_table(runs),
         },
         RESULTS / "embedded.md": {
             "embedded": embedded_table(load("embedded/results.json")),

@@ -45,10 +45,11 @@ from warm_start import make_tokenizer
 import trl_credit
 from trl_credit.config import active_part
 from trl_credit.config import defaults as knob_defaults
+from trl_credit.credit.tokens import BatchTokens
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.evaluation.samplers import TransformersSampler
 from trl_credit.loss.statistics import over_processes
-from trl_credit.rewards import watchdog
+from trl_credit.rewards import limits
 
 
 # without a deadline, since a busy machine must not fail a test
@@ -113,7 +114,7 @@ def signals_are_given_back():
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """On a machine that stands still for seconds, the process of the tests must not be killed."""
-    monkeypatch.setattr(watchdog, "GRACE", 120.0)
+    monkeypatch.setattr(limits, "GRACE", 120.0)
 
 
 @pytest.fixture(autouse=True)
@@ -283,20 +284,20 @@ def toy_loss(monkeypatch):
         trainer.current_gradient_accumulation_steps = 1
         contract = getattr(trainer, "contract", None)  # a trainer of TRL has none
         if contract is not None and contract.algorithm.statistics is not None:
-            taken = over_processes(contract.algorithm, trainer.args, trainer.processes, **batch_parts(inputs))
+            taken = over_processes(contract.algorithm, trainer.args, trainer.processes, batch_of(inputs))
             inputs = {"batch_statistics": taken, **inputs}  # as the trainer's step, which is not run here
         return trainer.compute_loss(trainer.model, inputs)
 
     return run
 
 
-def batch_parts(inputs: dict) -> dict:
-    """What `over_processes` takes of a batch of TRL's shape, in which no row has turns, segments or a group."""
+def batch_of(inputs: dict) -> BatchTokens:
+    """A batch of TRL's shape, in which no row has turns, segments or a group."""
     mask_t = inputs["completion_mask"] * inputs.get("tool_mask", 1)
     whole = torch.where(mask_t.bool(), 0, -1)
     parts = {"token_ids": inputs["completion_ids"], "segment_ids": whole, "turn_ids": whole, "mask_t": mask_t}
     parts |= {"group_ids": torch.arange(len(mask_t)), "logp_t": inputs["old_per_token_logps"]}
-    return parts | {"advantages": inputs["advantages"]}
+    return BatchTokens(**parts, advantage_t=inputs["advantages"], generator=torch.Generator().manual_seed(0))
 
 
 def toy_inputs(mask: torch.Tensor, **tensors) -> dict:

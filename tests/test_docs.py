@@ -97,27 +97,6 @@ def test_they_train_from_the_command_line_and_stand_on_the_card(mine, tmp_path, 
     assert re.search(r"reward +0\.\d+ → 0\.\d+", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("page", ["architecture.md", *PAGES, "reliability.md"])
-def test_the_pages_name_files_and_methods_that_are_there(page):
-    """A path may lie in the folder that is named before it, and a test anywhere in tests/."""
-    folder, missing = ROOT, []
-    tests = {file.name: file for file in (ROOT / "tests").rglob("test_*.py")}
-    code = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "trl_credit").rglob("*.py"))
-    for name in re.findall(r"`([\w./]+)`", (ROOT / "docs" / page).read_text(encoding="utf-8")):
-        if name.endswith(("/", ".py")):
-            places = [ROOT / name, ROOT / "trl_credit" / name, folder / name, tests.get(name, ROOT / name)]
-            found = next((place for place in places if place.exists()), None)
-            if found is None:
-                missing.append(name)
-            else:
-                folder = found if found.is_dir() else found.parent
-        elif (method := re.fullmatch(r"([A-Z][a-z]\w+)\.(\w+)", name)) is not None:
-            body = re.search(rf"^class {method[1]}\b.*?^(?=\S|\Z)", code, re.MULTILINE | re.DOTALL)
-            if body is None or f" {method[2]}" not in body[0]:
-                missing.append(name)
-    assert not missing, f"docs/{page} names {', '.join(missing)}, which are not there"
-
-
 README = re.findall(
     r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
 )
@@ -144,3 +123,28 @@ def test_the_readmes_example_keeps_the_contract_and_trains(make_trainer, tmp_pat
     row = trainer.state.log_history[0]
     first, last = (row[f"credit/abs_advantage/quarter_{q}"] for q in (1, 4))
     assert 1.5 < first / last < 2.5
+
+
+def test_the_example_of_own_metrics_is_logged(trained):
+    section = (
+        (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8").partition("## Metrics of a custom algorithm")[2]
+    )
+    scope: dict = {"__name__": "mine"}
+    exec(re.search(r"```python\n(.+?)```", section, re.DOTALL)[1], scope)
+    (row,) = [row for row in trained(credit=scope["Surprise"], max_steps=1).state.log_history if "reward" in row]
+    assert row["credit/surprise"] > 0 and row["credit/length"] == row["credit/trained_tokens_per_row"]
+
+
+@pytest.mark.parametrize(("algo", "knobs"), [("s_trace", ()), ("ha_dw", (("reward_range", (0, 8)),)), ("clip_cov", ())])
+def test_metrics_of_a_run_are_on_the_page(finished_run, algo, knobs):
+    lint = load_script("docs/lint.py")
+    history = finished_run(algo, **dict(knobs)).trainer.state.log_history
+    logged = {name for row in history for name in row if not re.fullmatch(r"rewards/.*|train_.*|total_flos", name)}
+    assert "credit/abs_advantage" in logged and logged <= set(lint.metrics_of_the_page())
+
+
+def test_the_linter_finds_names_that_are_not_there():
+    lint = load_script("docs/lint.py")
+    for name in ("credit/groups/signals", "learning_rates", 'groups="refil"', "trl-credit vew", "sampling/logps"):
+        assert not lint.is_known(name), name
+    assert lint.is_known("credit/groups/signal") and lint.is_known('groups="refill"')

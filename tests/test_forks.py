@@ -8,14 +8,11 @@ import pytest
 import torch
 from fork_bed.algorithms import ALGORITHMS, Advantages, kept_tokens, token_gradient
 from fork_bed.batch import Batch, draw, sample
-from fork_bed.bed import SETTINGS, Bed, G, K, P, Setting, V, make_bed
+from fork_bed.bed import Bed, G, K, P, Setting, V, make_bed
 from fork_bed.expected import cells
-from fork_bed.page import PAGE, tables
-from fork_bed.progress import logged_share, noise_share
-from fork_bed.store import read, units
-from fork_bed.training import batch_gradient, train
+from fork_bed.store import read
+from fork_bed.training import batch_gradient
 from forks import STORE
-from pages import filled
 
 
 SMALL = Setting(filler=2, sure=0.9, tail=3, about="small", uniform=0.3)
@@ -53,32 +50,6 @@ def test_the_solve_rate_and_every_prefix_value_are_sums_over_all_responses() -> 
             known = [int(batch.actions[run, prompt, response, f]) for f in passed]
             expected = enumerated(bed, log_probs.exp(), run, prompt, known)
             assert float(values[run, prompt, response, token]) == pytest.approx(expected, abs=1e-12)
-
-
-def test_the_shares_of_the_noise_are_those_of_all_scores() -> None:
-    bed = make_bed(SMALL, [0, 1])
-    probs = bed.bias.softmax(-1)
-    scores = torch.eye(V, dtype=DOUBLE) - probs[..., None, :]  # of each action at each position
-    noise = (probs * scores.square().sum(-1)).sum(-1)
-    entropy, forks, keep = torch.special.entr(probs).sum(-1), SMALL.forks.tolist(), math.ceil(SMALL.length / 5)
-    for run in range(2):
-        inside = outside = 0.0
-        for prompt in range(P):
-            ranked = sorted(range(SMALL.length), key=lambda t: -float(entropy[run, prompt, t]))
-            inside += sum(float(noise[run, prompt, f]) for f in forks)
-            outside += sum(float(noise[run, prompt, t]) for t in ranked[keep:])
-        total = float(noise[run].sum())
-        assert float(noise_share(bed)[run]) == pytest.approx(1 - inside / total, abs=1e-12)
-        assert float(logged_share(bed)[run]) == pytest.approx(outside / total, abs=1e-12)
-
-
-def test_the_gradient_of_the_solve_rate_is_that_of_autograd() -> None:
-    bed, weights, _ = moved()
-    weights = weights.clone().requires_grad_()
-    bed.solve_rates(bed.log_probs(weights)).mean(-1).sum().backward()
-    torch.testing.assert_close(
-        bed.solve_rate_gradient(bed.log_probs(weights.detach())), weights.grad, rtol=0, atol=1e-13
-    )
 
 
 def test_the_gradient_of_a_batch_is_that_of_autograd() -> None:
@@ -164,35 +135,6 @@ def test_segment_credit_is_the_rise_of_the_rollouts_value(name: str) -> None:
             expected[row, begin:stop] = end - float(batch.rollout_t[row, begin])
         expected[row] *= kept / kept.sum().clamp(min=1)
     torch.testing.assert_close(credit_of(name), expected, rtol=0, atol=1e-7)
-
-
-def test_gspo_has_the_gradient_of_grpo_with_one_update_per_batch_and_another_one_later() -> None:
-    bed, weights, batch = moved()
-    grpo, gspo = ALGORITHMS["grpo"], ALGORITHMS["gspo_wide_4"]
-    advantages, kept = Advantages(grpo, SMALL, runs=2)(batch), kept_tokens(grpo, SMALL, batch)
-    first, second = (batch_gradient(a, bed, batch, weights, advantages, kept) for a in (grpo, gspo))
-    torch.testing.assert_close(first, second, rtol=0, atol=1e-14)
-    first, second = (batch_gradient(a, bed, batch, 1.05 * weights, advantages, kept) for a in (grpo, gspo))
-    assert (first - second).abs().max() > 0.01 * first.abs().max()
-
-
-def test_curves_are_the_same_twice_and_for_a_rate_alone() -> None:
-    both = train(ALGORITHMS["random"], SMALL, rates=(0.02, 0.16), seeds=[0, 1], updates=5)["solved"]
-    alone = train(ALGORITHMS["random"], SMALL, rates=(0.16,), seeds=[0, 1], updates=5)["solved"]
-    torch.testing.assert_close(both[:, 1:], alone, rtol=0, atol=1e-12)
-
-
-def test_vine_ppo_costs_what_its_continuations_have() -> None:
-    """Nine continuations from the starts of five steps, with 84, 67, 50, 33 and 16 of 84 tokens left."""
-    found = train(ALGORITHMS["vine_ppo"], SETTINGS["C"], rates=(0.02,), seeds=[0], updates=1)
-    assert found["tokens"] == pytest.approx(1 + 9 * (84 + 67 + 50 + 33 + 16) / 84)
-
-
-def test_the_results_are_complete_and_the_page_has_their_tables() -> None:
-    results = read(STORE)
-    assert list(results["units"]) == units()
-    page = PAGE.read_text(encoding="utf-8")
-    assert filled(page, tables(results)) == page
 
 
 def test_another_implementation_finds_the_same() -> None:

@@ -10,13 +10,14 @@ from typing import Any
 
 __version__ = "0.2.0"
 
-# an algorithm's file in `presets`, and how the names of its configuration and its trainer begin
+# an algorithm's file in `presets`, and how the names of its configuration and its trainer begin; in the order of the
+# README, with GRPO first, since all others build on it
 _ALGORITHMS = """
-    clip_cov ClipCov  dapo DAPO  dr_grpo DrGRPO  fipo FIPO  grpo GRPO  grpo_lambda GRPOLambda  gspo GSPO
-    gspo_token GSPOToken  ha_dw HADW  kl_cov KLCov  opo OPO  p_trace PTrace  s_trace STrace  spo_chain SPOChain
-    spo_tree SPOTree  vine_ppo VinePPO
+    grpo GRPO  dapo DAPO  dr_grpo DrGRPO  p_trace PTrace  s_trace STrace  grpo_lambda GRPOLambda  fipo FIPO  gspo GSPO
+    gspo_token GSPOToken  ha_dw HADW  opo OPO  clip_cov ClipCov  kl_cov KLCov  spo_chain SPOChain  spo_tree SPOTree
+    vine_ppo VinePPO
 """.split()
-_STEMS = dict(zip(_ALGORITHMS[::2], _ALGORITHMS[1::2], strict=True))
+STEMS = dict(zip(_ALGORITHMS[::2], _ALGORITHMS[1::2], strict=True))
 _MODULE_OF = {
     "ALGORITHMS": "trainer.named",
     "BatchTokens": "credit.tokens",
@@ -32,8 +33,8 @@ _MODULE_OF = {
     "check_credit": "testing",
     "knob": "config.knobs",
     "show_credit": "lab.viewer",
-    **{f"{stem}Config": f"presets.{name}" for name, stem in _STEMS.items()},
-    **{f"{stem}Trainer": "trainer.named" for stem in _STEMS.values()},
+    **{f"{stem}Config": f"presets.{name}" for name, stem in STEMS.items()},
+    **{f"{stem}Trainer": "trainer.named" for stem in STEMS.values()},
 }
 
 __all__ = sorted(_MODULE_OF)

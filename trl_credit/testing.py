@@ -3,25 +3,17 @@
 import re
 from collections.abc import Callable, Collection
 from copy import copy, deepcopy
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import replace
 from inspect import isclass
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 from .config import CreditConfig
 from .config.algorithm import algorithm_of, is_algorithm, settings_of
 from .credit.tokens import Credit, Tokens, turn_numbers, wide
-from .loss.contract import (
-    credit_problem,
-    largest_change_by_cut,
-    no_credit,
-    received,
-    tensors_of,
-    without_gradient,
-    written_into,
-)
+from .loss.contract import apart, credit_problem, received, tensors_of, without_gradient
 from .loss.loss_pass import policy_credit
 from .loss.statistics import with_statistics
 from .support.digests import function_label
@@ -32,7 +24,7 @@ PROPERTIES = (
     *("inputs unchanged", "form", "learning", "inputs", "masked tokens", "padding", "row order", "micro-batches"),
     *("float32", "evaluation", "batch statistics"),
 )
-_RAISED = (TypeError, AttributeError, RuntimeError, ValueError, IndexError)  # by a function that lacks an input
+Change = Callable[[str, torch.Tensor], torch.Tensor]  # of a tensor of the tokens, by its name
 
 
 def check_credit(
@@ -78,7 +70,7 @@ def check_credit(
 
     Raises:
         AssertionError: a property fails. The message names the first one, and how it fails.
-        ValueError: `skip` names no property, or `is_grpo_when` no knob.
+        ValueError: `skip` names no property.
     """
     if unknown := set(skip) - set(PROPERTIES):
         raise ValueError(f"skip: no property {sorted(unknown)[0]!r}, choose among {', '.join(PROPERTIES)}")
@@ -86,7 +78,7 @@ def check_credit(
     case = _Case(function, config, made_up_tokens(seed=seed))
     checks = {name: getattr(case, re.sub(r"\W", "_", name)) for name in PROPERTIES if name not in skip}
     if is_grpo_when is not None:
-        checks["GRPO"] = partial(case.is_grpo, is_grpo_when)
+        checks["GRPO"] = lambda: case.is_grpo(is_grpo_when)
     for name, check in checks.items():
         if (problem := check()) is not None:
             raise AssertionError(f"{function_label(function)} fails {name!r}: {problem}")
@@ -97,29 +89,24 @@ def made_up_tokens(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> Toke
     """A synthetic micro-batch with all special cases: tool tokens between three turns of a row, short rows, one token,
     and none."""
     g = torch.Generator().manual_seed(seed)
-    rows, length = 6, 12
-    mask_t = torch.ones(rows, length, dtype=dtype)
+    shape = rows, length = 6, 12
+    mask_t = torch.ones(shape, dtype=dtype)
     mask_t[1, 7:] = mask_t[3, 1:] = mask_t[4] = 0
     mask_t[2, 4:6] = mask_t[2, 8] = 0
-
-    def normal(scale: float) -> torch.Tensor:
-        return scale * torch.randn(rows, length, generator=g, dtype=dtype)
-
-    logp_t = (-2.0 * torch.rand(rows, length, generator=g, dtype=dtype) - 0.01).requires_grad_()
-    old_logp_t = (logp_t.detach() + normal(0.1)).clamp(max=0.0)
-    segment_ids = torch.arange(length).expand(rows, length) // 4
-    own = torch.Generator().manual_seed(seed + 1)
-    ref_entropy_t = torch.rand(rows, length, generator=own, dtype=dtype)
+    logp_t = (-2.0 * torch.rand(shape, generator=g, dtype=dtype) - 0.01).requires_grad_()
+    noise = [scale * torch.randn(shape, generator=g, dtype=dtype) for scale in (0.1, 0.05, 0.01)]
+    old_logp_t = (logp_t.detach() + noise[0]).clamp(max=0.0)
     return Tokens(
         logp_t=logp_t,
         old_logp_t=old_logp_t,
-        ref_logp_t=old_logp_t + normal(0.05),
-        sampling_logp_t=old_logp_t + normal(0.01),
-        entropy_t=torch.rand(rows, length, generator=g, dtype=dtype),
-        ref_entropy_t=ref_entropy_t,
+        ref_logp_t=old_logp_t + noise[1],
+        sampling_logp_t=old_logp_t + noise[2],
+        entropy_t=torch.rand(shape, generator=g, dtype=dtype),
+        ref_entropy_t=torch.rand(shape, generator=torch.Generator().manual_seed(seed + 1), dtype=dtype),
         advantages=torch.tensor([1.0, -0.5, 0.7, -1.2, 0.4, 0.0], dtype=dtype),
-        token_ids=torch.randint(3, 50, (rows, length), generator=g),
-        segment_ids=segment_ids.masked_fill(mask_t == 0, -1),
+        token_ids=torch.randint(3, 50, shape, generator=g),
+        hidden_t=torch.randn(*shape, 4, generator=torch.Generator().manual_seed(seed + 2), dtype=dtype),
+        segment_ids=(torch.arange(length) // 4).expand(shape).masked_fill(mask_t == 0, -1),
         turn_ids=turn_numbers(mask_t),
         policy_mask_t=mask_t,
         mask_t=mask_t,
@@ -130,108 +117,69 @@ class _Case:
     """An algorithm, its configuration, and tokens. A check returns what is wrong, or `None`."""
 
     def __init__(self, function: Any, config: CreditConfig, tokens: Tokens) -> None:
-        self.source = function
-        self.algorithm, self.config = algorithm_of(function, config, name=function_label(function)), config
-        groups = torch.arange(len(tokens.mask_t)) // 3
-        self.rows = {"group_ids": groups, "rewards": (tokens.advantages > 0).to(tokens.advantages.dtype)}
-        self.rows |= {"reward_columns": self.rows["rewards"].unsqueeze(1), "columns": [{}] * len(groups)}
-        if "hidden" in self.algorithm.needs:
-            states_t = torch.randn(*tokens.logp_t.shape, 4, generator=torch.Generator().manual_seed(2))
-            tokens = replace(tokens, hidden_t=states_t.to(tokens.logp_t.dtype))
+        self.source, self.config, self.inside = function, config, tokens.mask_t.bool()
+        self.algorithm = algorithm_of(function, config, name=function_label(function))
+        rewards = (tokens.advantages > 0).to(tokens.advantages.dtype)
+        self.rows = {"group_ids": torch.arange(len(rewards)) // 3, "columns": [{}] * len(rewards)}
+        self.rows |= {"rewards": rewards, "reward_columns": rewards.unsqueeze(1)}
         self.state = None if self.algorithm.state_dict is None else deepcopy(self.algorithm.state_dict())
-        self.tokens = self.with_statistics(tokens)
-        self.carries_loss = self.algorithm.carries_loss
-        self.graph = {"carries_loss": self.carries_loss, "has_weight_gradient": config.has_weight_gradient}
+        hidden_t = tokens.hidden_t if "hidden" in self.algorithm.needs else None
+        self.tokens = self.with_statistics(replace(tokens, hidden_t=hidden_t))
         self.size = 1.0
 
-    def batch_statistics(self) -> str | None:
-        def statistics(tokens: Tokens) -> torch.Tensor | None:
-            return self.with_statistics(tokens).statistics_t
-
-        plain, inside = statistics(self.tokens), self.tokens.mask_t.bool()
-        if plain is None:
-            return None
-        if not torch.equal(statistics(self.tokens), plain):
-            return "differs in a second call: draw from batch.generator"
-        if not torch.equal(statistics(self.changed(_padded))[:, : plain.size(1)][inside], plain[inside]):
-            return "columns of padding change it: use batch.mask_t"
-        dirty = self.changed(lambda name, x: torch.where(inside, x, 7.0) if name == "old_logp_t" else x)
-        if not torch.equal(statistics(dirty)[inside], plain[inside]):
-            return "values outside of the mask change it: use batch.mask_t"
+    def inputs_unchanged(self) -> str | None:
+        copies = self.changed(lambda _, x: x.clone())
+        self.call(copies)
+        for name, x in tensors_of(self.tokens).items():
+            if not torch.equal(getattr(copies, name), x):
+                return f"it writes into tokens.{name}: make a new tensor"
         return None
 
-    def form(self) -> str | None:
-        problem = credit_problem(self.call(self.tokens), self.tokens, **self.graph)
-        if problem is None:
-            self.size = self.gradient(self.tokens).abs().max().clamp(min=1e-12).item()
-        return problem
+    def form(self, tokens: Tokens | None = None) -> str | None:
+        tokens = self.tokens if tokens is None else tokens
+        return credit_problem(self.call(tokens), tokens, self.algorithm, self.config)
 
     def learning(self) -> str | None:
-        credit = self.call(self.tokens)
-        if problem := no_credit(credit, self.tokens):
-            return problem
-        learns = received(credit, self.tokens, carries_loss=self.carries_loss).any()
-        return None if learns else without_gradient(self.carries_loss)
+        carries_loss = self.algorithm.carries_loss
+        if received(self.call(self.tokens), self.tokens, carries_loss=carries_loss).any():
+            self.size = max(self.gradient(self.tokens).abs().max().item(), 1.0)
+            return None
+        return f"{without_gradient(carries_loss)}. Or no token has both a mask of 1 and an advantage"
 
     def inputs(self) -> str | None:
         t = self.tokens
-        by_token = replace(t, advantages=t.advantages.unsqueeze(1).expand_as(t.mask_t).clone())
-        unknown = t.sampling_logp_t.clone()
-        unknown[:, 1] = torch.nan
-        others = {
-            "ref_logp_t=None": replace(t, ref_logp_t=None),
-            "sampling_logp_t=None": replace(t, sampling_logp_t=None),
-            "sampling_logp_t that is NaN at loss tokens": replace(t, sampling_logp_t=unknown),
-            "a policy_mask_t that leaves tokens out": replace(
-                t, policy_mask_t=t.mask_t * (torch.arange(t.mask_t.size(1)) % 3 > 0)
-            ),
-        }
-        if self.config.beta != 0.0:  # then there is a reference
-            del others["ref_logp_t=None"]
-        name = "advantages of shape (B, T)"
+        is_second = torch.arange(t.mask_t.size(1)) == 1
+        by_token = replace(t, advantages=wide(t.advantages).expand_as(t.mask_t).clone())
+        unknown = replace(t, sampling_logp_t=t.sampling_logp_t.masked_fill(is_second, torch.nan))
+        ref_logp_t = None if self.config.beta == 0.0 else t.ref_logp_t
+        fewer = replace(t, sampling_logp_t=None, ref_logp_t=ref_logp_t, policy_mask_t=t.mask_t * ~is_second)
         try:
-            if problem := self.differs(self.gradient(by_token), self.gradient(t)):
-                return f"advantages by token, all equal in a row, change the gradient {problem}"
-            for name, tokens in others.items():
-                if problem := credit_problem(self.call(tokens), tokens, **self.graph):
-                    return f"with {name}, {problem}"
-        except _RAISED as error:
-            return f"with {name}, it raised {type(error).__name__}: {error}"
-        return None
-
-    def inputs_unchanged(self) -> str | None:
-        given = self.changed(lambda _, x: x.clone())
-        self.call(given)
-        return written_into(given, self.tokens)
+            problem = self.form(by_token) or self.differs(self.gradient(by_token), self.gradient(t))
+            problem = problem or self.form(unknown) or self.form(fewer)
+        except (TypeError, AttributeError, RuntimeError, ValueError, IndexError) as error:
+            problem = f"it raised {type(error).__name__}: {error}"
+        inputs = "advantages of shape (B, T), no reference, no or NaN sampling_logp_t, or a token mask"
+        return problem and f"with {inputs}, {problem}"
 
     def masked_tokens(self) -> str | None:
-        inside = self.tokens.mask_t.bool()
-        plain = self.gradient(self.tokens)
-        if plain[~inside].any():
-            return "tokens outside of mask_t get a gradient: multiply sums over tokens by mask_t"
-        per_token = ("logp_t", "old_logp_t", "ref_logp_t", "sampling_logp_t", "entropy_t", "ref_entropy_t", "hidden_t")
-        for fill in (7.0, torch.nan, torch.inf, -torch.inf):
-            dirty = self.changed(lambda name, x, fill=fill: _filled(x, inside, fill) if name in per_token else x)
-            if problem := self.differs(self.gradient(dirty)[inside], plain[inside]):
+        kept, plain = ("advantages", "token_ids", "segment_ids", "turn_ids", "mask_t"), self.gradient(self.tokens)
+        for fill in (7.0, torch.nan):
+            dirty = self.changed(lambda name, x, fill=fill: x if name in kept else _filled(x, self.inside, fill))
+            if plain[~self.inside].any() or self.differs(self.gradient(dirty)[self.inside], plain[self.inside]):
                 fix = "use torch.where(mask_t.bool(), x, 0), since 0 · NaN is NaN"
-                return f"{fill} at tokens outside of mask_t changes the gradient of others ({problem}): {fix}"
+                return f"tokens outside of mask_t have a gradient, or their values change that of others: {fix}"
         return None
 
     def padding(self) -> str | None:
-        gradient = self.gradient(self.changed(_padded))
-        if gradient[:, -5:].any():
-            return "columns of padding get a gradient: multiply sums over tokens by mask_t"
-        return self.differs(gradient[:, :-5], self.gradient(self.tokens))
+        return self.compare(_padded, lambda gradient: pad(gradient, (0, 5)))
 
     def row_order(self) -> str | None:
         order = torch.tensor([3, 5, 0, 4, 2, 1])
-        return self.differs(self.gradient(self.changed(lambda _, x: x[order])), self.gradient(self.tokens)[order])
+        return self.compare(lambda _, x: x[order], lambda gradient: gradient[order])
 
     def micro_batches(self) -> str | None:
-        parts = ([0, 1], [2], [3, 4, 5])
-        change, _ = largest_change_by_cut(self.gradient, self.tokens, parts)
-        problem = self.problem(change, 1e-9)
-        return problem and f"{problem}: a row's credit depends on the rows beside it"
+        parts = [self.gradient(apart(self.tokens, rows)) for rows in ([0, 1], [2], [3, 4, 5])]
+        return self.differs(torch.cat(parts), self.gradient(self.tokens))
 
     def float32(self) -> str | None:
         narrow = self.changed(lambda _, x: x.float() if x.is_floating_point() else x)
@@ -240,45 +188,41 @@ class _Case:
     def evaluation(self) -> str | None:
         with torch.no_grad():
             without = self.call(replace(self.tokens, logp_t=self.tokens.logp_t.detach()))
-        trained, inside = self.call(self.tokens), self.tokens.mask_t.bool()
+        trained = self.call(self.tokens)
         for name in ("log_weight", "advantage", "mask"):
-            pair = getattr(without, name), getattr(trained, name)
-            present = [x for x in pair if x is not None]
-            if len(present) == 1:
-                return f"{name} is None with a graph or without one, but not both"
-            if present:
-                left, right = (wide(x.detach()).expand(inside.shape)[inside].double() for x in pair)
-                if problem := self.differs(left, right):
-                    return f"{name} has other values without a graph: {problem}"
+            pair = [getattr(credit, name) for credit in (without, trained) if getattr(credit, name) is not None]
+            values = [wide(x.detach()).expand(self.inside.shape)[self.inside] for x in pair]
+            if len(values) == 1 or (values and self.differs(*values)):
+                return f"{name} is another one without a graph"
+        return None
+
+    def batch_statistics(self) -> str | None:
+        if (plain := self.tokens.statistics_t) is None:
+            return None
+        for change in (_padded, lambda name, x: _filled(x, self.inside, 7.0) if name == "old_logp_t" else x):
+            again = self.with_statistics(self.changed(change)).statistics_t[:, : plain.size(1)]
+            if not torch.equal(again[self.inside], plain[self.inside]):
+                return "padding or another call changes it: use batch.mask_t, and draw from batch.generator"
         return None
 
     def is_grpo(self, knobs: dict[str, Any]) -> str | None:
         config, source = copy(self.config), self.source
-        own = {f.name for f in settings_of(source)} if is_algorithm(source) else set()
+        own = {f.name for f in settings_of(source)} & knobs.keys() if is_algorithm(source) else set()
         if own:
-            settings = {name: value for name, value in knobs.items() if name in own}
+            settings = {name: knobs[name] for name in own}
             source = source(**settings) if isclass(source) else replace(source, **settings)
-        for name, value in knobs.items():
-            if name not in own | {f.name for f in fields(config)}:
-                raise ValueError(f"is_grpo_when: there is no knob {name!r}")
-            setattr(config, name, value)
+        vars(config).update(knobs)
         plain = copy(config)
         plain.importance = "token"
         grpo = _Case(lambda config, tokens: Credit(None, tokens.advantages), plain, self.tokens)
-        limit = _Case(source, config, self.tokens)
-        return self.differs(limit.gradient(self.tokens), grpo.gradient(self.tokens))
+        return self.differs(_Case(source, config, self.tokens).gradient(self.tokens), grpo.gradient(self.tokens))
 
-    def changed(self, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Tokens:
+    def changed(self, change: Change) -> Tokens:
         """The tokens with `change(name, tensor)` for each tensor, and a graph of their own."""
         changed = {name: change(name, value.detach()) for name, value in tensors_of(self.tokens).items()}
         changed["logp_t"].requires_grad_()
         changed["policy_mask_t"] = changed["mask_t"]
         return replace(self.tokens, **changed)
-
-    def restore(self) -> None:
-        """Gives the algorithm the state that it began with."""
-        if self.state is not None:
-            self.algorithm.load_state_dict(deepcopy(self.state))
 
     def with_statistics(self, tokens: Tokens) -> Tokens:
         self.restore()
@@ -290,26 +234,32 @@ class _Case:
             torch.manual_seed(0)
             return self.algorithm.credit(self.config, tokens)
 
+    def restore(self) -> None:
+        """Gives the algorithm the state that it began with."""
+        if self.state is not None:
+            self.algorithm.load_state_dict(deepcopy(self.state))
+
     def gradient(self, tokens: Tokens) -> torch.Tensor:
         """The credit of each token, shape (B, T)."""
         credit = self.call(tokens)
-        if self.carries_loss:
+        if self.algorithm.carries_loss:
             credit = replace(credit, log_weight=torch.zeros_like(tokens.logp_t))
         return policy_credit(self.config, tokens, credit)
 
-    def differs(self, found: torch.Tensor, expected: torch.Tensor, *, tolerance: float = 1e-9) -> str | None:
-        return self.problem((found - expected).abs().max().item(), tolerance)
+    def compare(self, change: Change, expected: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
+        """Whether the gradient of changed tokens is the one that is `expected` after that of the tokens as they are."""
+        return self.differs(self.gradient(self.changed(change)), expected(self.gradient(self.tokens)))
 
-    def problem(self, error: float, tolerance: float) -> str | None:
-        if error <= tolerance * max(self.size, 1.0):
-            return None
-        return f"by up to {error:.3g}, where credit is of size {self.size:.3g}"
+    def differs(self, found: torch.Tensor, expected: torch.Tensor, *, tolerance: float = 1e-9) -> str | None:
+        error = (found - expected).abs().max().item()
+        is_small = error <= tolerance * self.size  # not if it is NaN
+        return None if is_small else f"by up to {error:.3g}, where credit is of size {self.size:.3g}"
 
 
 def _padded(name: str, x: torch.Tensor) -> torch.Tensor:
     """With five more columns."""
     fill = -1 if name in ("segment_ids", "turn_ids") else 0
-    return torch.nn.functional.pad(x, (*(0, 0) * (x.dim() - 2), 0, 5), value=fill) if x.dim() > 1 else x
+    return pad(x, (*(0, 0) * (x.dim() - 2), 0, 5), value=fill) if x.dim() > 1 else x
 
 
 def _filled(x: torch.Tensor, inside: torch.Tensor, fill: float) -> torch.Tensor:

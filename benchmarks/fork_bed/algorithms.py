@@ -117,7 +117,7 @@ class Advantages:
         for belief, own, a in zip(self.beliefs, rewards.view(-1, P * G), advantages.view(-1, P * G), strict=True):
             p_hat = group_accuracy(own, num_generations=G, reward_range=UNIT).repeat_interleave(G)
             accuracy = batch_accuracy(own, reward_range=UNIT)
-            weights.append(difficulty_weight(a, p_hat=p_hat, prior=belief.prior(accuracy)))
+            weights.append(difficulty_weight(a, p_hat=p_hat, prior=belief.prior(accuracy), scale=1.3))
             belief.update(accuracy)
         return torch.cat(weights)
 

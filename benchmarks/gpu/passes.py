@@ -21,8 +21,8 @@ from transformers.utils import is_flash_attn_2_available
 
 from trl_credit.passes import flops
 from trl_credit.passes.attention import tree_attention
-from trl_credit.passes.end_to_end import sequence_attention
-from trl_credit.passes.prefix_layout import PromptRow, end_to_end, layout_of, packing_of
+from trl_credit.passes.packed_sequences import sequence_attention
+from trl_credit.passes.prefix_layout import PromptRow, layout_of, packed_sequences, packing_of
 from trl_credit.rollouts.policy import Continuation
 from trl_credit.rollouts.replay import visible_columns
 from trl_credit.rollouts.tree import Node, Tree, packed_rows
@@ -69,7 +69,7 @@ def group_variants(
     def packed(of: nn.Module, layout: Any, attention: Any) -> torch.Tensor:
         with attention:
             hidden = of(input_ids=ids.flatten()[layout.source], attention_mask=layout.mask, use_cache=False)
-        kept = hidden.last_hidden_state[:, -layout.kept - 1 : -1]
+        kept = hidden.last_hidden_state[:, -layout.packing.kept - 1 : -1]
         return layout.rows_of(kept)[inside]
 
     found = [Variant("plain rows, `sdpa`", lambda: plain(model), ids.numel())]
@@ -78,18 +78,20 @@ def group_variants(
     found.append(
         Variant(
             "shared prompt, `sdpa`",
-            lambda: packed(model, shared, tree_attention(model, branches=shared.branches, position_ids=positions)),
+            lambda: packed(
+                model, shared, tree_attention(model, branches=shared.packing.branches, position_ids=positions)
+            ),
             shared.source.numel(),
         )
     )
     if flash is not None:
-        ends = layout_of(end_to_end(rows), rows, widths=shape, device=machine.device)
+        ends = layout_of(packed_sequences(rows), rows, widths=shape, device=machine.device)
         name = "eager" if machine.dry else "flash_attention_2"
         found.append(Variant(f"plain rows, `{name}`", lambda: plain(flash), ids.numel()))
         found.append(
             Variant(
                 f"end to end, `{name}`",
-                lambda: packed(flash, ends, sequence_attention(flash, ends.ends, machine.device)),
+                lambda: packed(flash, ends, sequence_attention(flash, ends.packing.ends, machine.device)),
                 ends.source.numel(),
             )
         )

@@ -1,7 +1,7 @@
 """A griffe extension: reads types and defaults as this package writes them.
 
 In a docstring "name (`str`, *optional*, defaults to `"x"`)" becomes "name (str)", since the signature has the default.
-A field that is declared with `knob(default, help, …)` has that default.
+A field that is declared with `knob(default, …)` has that default.
 """
 
 import re

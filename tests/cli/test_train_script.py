@@ -39,41 +39,6 @@ def write_rows(path, rows):
     return path
 
 
-@pytest.mark.slow
-def test_a_file_with_other_columns_and_a_custom_reward(run, tmp_path):
-    data = write_rows(tmp_path / "d.jsonl", [{"q": f"{i}+1:", "a": i + 1, "level": i} for i in range(8)])
-    (tmp_path / "mine.py").write_text(
-        "def mine(completions, answer, level, **kwargs):\n"
-        "    assert all(int(a) == n + 1 for a, n in zip(answer, level))\n"
-        "    return [float(len(c)) for c in completions]\n"
-    )
-    run("--dataset_name", data, "--prompt_column", "q", "--answer_column", "a", "--reward", "mine.py:mine")
-    assert (tmp_path / "out" / "reward_curve.png").exists()
-
-
-@pytest.mark.slow
-def test_resume(run, tmp_path):
-    run("--save_steps", 1, "--lr_scheduler_type", "constant")
-    run("--max_steps", 3, "--lr_scheduler_type", "constant", "--resume_from_checkpoint", "out/checkpoint-2")
-    run("--max_steps", 4, "--lr_scheduler_type", "constant", "--resume_from_checkpoint", "true")
-    state = json.loads((tmp_path / "out" / "checkpoint-4" / "trainer_state.json").read_text())
-    assert [row["step"] for row in state["log_history"] if "reward" in row] == [1, 2, 3, 4]
-
-
-@pytest.mark.slow
-def test_scores_of_an_earlier_run_in_the_folder_are_forgotten(run, tmp_path):
-    run("--evaluation_protocol", "demo_greedy", "--evaluate_every", 2)
-    folder = tmp_path / "out" / "evaluation"
-    saved = json.loads((folder / "evaluation.json").read_text())
-    saved["rows"].append({**saved["rows"][0], "model": "runs/out"})  # what `evaluate.py` calls the run's last weights
-    (folder / "evaluation.json").write_text(json.dumps(saved))
-    run("--learning_rate", "1.0", "--overwrite_output_dir", "true")
-    assert (
-        not (folder / "evaluation.json").exists() or json.loads((folder / "evaluation.json").read_text())["rows"] == []
-    )
-    assert "model-index" not in (tmp_path / "out" / "README.md").read_text()
-
-
 def test_a_model_that_cannot_read_the_data_is_a_warning(run, tmp_path, caplog):
     data = write_rows(tmp_path / "words.jsonl", [{"problem": "Natalia sold clips", "answer": "72"}] * 8)
     run("--dataset_name", data, "--max_steps", 1)
@@ -94,9 +59,3 @@ def test_a_reward_of_a_module_in_the_working_directory(run, tmp_path, monkeypatc
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])
     run("--reward", "own_rewards.none", "--max_steps", 1)
     assert (tmp_path / "out" / "reward_curve.png").exists()
-
-
-@pytest.mark.slow
-def test_lora_flags(run, tmp_path):
-    run("--use_peft", "--lora_r", 4, "--lora_target_modules", "q_proj", "v_proj")
-    assert (tmp_path / "out" / "adapter_model.safetensors").exists()

@@ -41,11 +41,3 @@ def test_the_settings_are_those_of_the_page(tmp_path, monkeypatch):
     assert resolve_style(settings["prompt_style"]) is not None
     said = (ROOT / "docs" / "walkthrough.md").read_text()
     assert f"{settings['learning_rate']:.0e}".replace("e-0", "e-") in said
-
-
-def test_the_folders_that_the_pages_write_are_ignored():
-    """In a clone, `git status` shows no data and no run."""
-    page = (ROOT / "docs" / "walkthrough.md").read_text()
-    assert "trl-credit example sums && cd sums " in page and "--output_dir run\n" in page
-    ignored = (ROOT / ".gitignore").read_text().splitlines()
-    assert {"/sums/", "/runs/", "/evaluation/", "/comparison/"} <= {*ignored}  # also the defaults of eval and compare

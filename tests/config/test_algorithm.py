@@ -15,8 +15,6 @@ from weight_helpers import same_weights
 
 from trl_credit import assign_credit
 from trl_credit.config.algorithm import algorithm_of, settings_of
-from trl_credit.hub.describe import describe_credit, function_comments
-from trl_credit.hub.recipe import changed
 from trl_credit.observe.log_entries import settings_of as logged_settings
 from trl_credit.presets import PRESETS
 from trl_credit.support.functions import resolve_function
@@ -86,15 +84,6 @@ def test_values_are_checked_by_their_type(settings, message):
     assert args_of(credit=Plain).most == float("inf") and args_of(credit=Plain(table={"a": 1})).table == {"a": 1}
 
 
-def test_what_a_knob_declares_is_checked():
-    with pytest.raises(ValueError, match="strength must be at least 0 and finite, got -1"):
-        args_of(credit=WORDS, strength=-1)
-
-
-def test_a_list_from_a_file_is_a_tuple_in_the_object():
-    assert args_of(credit=Plain, pair=[0.1, 2.0]).algorithm().credit.__self__.pair == (0.1, 2.0)
-
-
 def with_field(name, kind=float, **options):
     return dataclass(type("Named", (Base,), {"__annotations__": {name: kind}, name: field(**options)}))
 
@@ -105,25 +94,10 @@ def test_a_setting_with_the_name_of_something_else_is_refused(name):
         args_of(credit=with_field(name, default=1.0))
 
 
-def test_a_setting_without_a_default_is_refused():
-    with pytest.raises(ValueError, match="its setting 'power' has no default: give it one, such as power: float = 0.5"):
-        args_of(credit=with_field("power"))
-
-
 def test_a_setting_is_set_once():
     with pytest.raises(ValueError, match=r"GroupWords\(…\) has strength=0.7, and the configuration strength=0.5: set"):
         args_of(credit=GroupWords(strength=0.7), strength=0.5)
     assert args_of(credit=GroupWords(strength=0.7), strength=0.7).strength == 0.7
-
-
-class Hidden(Base):
-    def __init__(self, power=0.5):
-        self._power = power
-
-
-class Demanding(Base):
-    def __init__(self, power):
-        self.power = power
 
 
 @dataclass
@@ -134,11 +108,6 @@ class Derived(Base):
         self.doubled = 2 * power
 
 
-@dataclass(slots=True)
-class Slots(Base):
-    power: float = 0.5
-
-
 class Counting(Base):
     def __init__(self):
         self.seen = []
@@ -147,11 +116,10 @@ class Counting(Base):
 def test_an_object_that_its_fields_do_not_make_again_is_kept():
     later, seen = Plain(), GroupWords()
     later.extra = 3
-    for whole in (Hidden(0.7), Demanding(0.7), Derived(0.7), later, Counting()):
+    for whole in (Derived(0.7), later, Counting()):
         assert args_of(credit=whole).algorithm().credit.__self__ is whole
-    for whole in (Slots(0.7), seen):
-        again = args_of(credit=whole).algorithm().credit.__self__
-        assert again is not whole and again == whole
+    again = args_of(credit=seen).algorithm().credit.__self__
+    assert again is not seen and again == seen
     later.share = 0.7
     args = args_of(credit=later)
     assert args.share == 0.7 and logged_settings(args)["share"] == 0.7
@@ -173,31 +141,6 @@ def test_needs_and_states_are_checked_before_the_run():
 
 
 # Cards, recipes and logs
-
-
-def test_card_recipe_and_log_have_the_class_and_its_settings():
-    args = args_of(PRESETS["grpo"].config, credit=GroupWords(strength=0.7))
-    rows = {row.name: (row.value, row.published) for row in describe_credit(args)}
-    assert rows["strength"] == ("0.7", "0.5") and rows["cap" if "cap" in rows else "grows"] in (
-        ("–", ""),
-        ("false", ""),
-    )
-    assert rows["credit"][0].startswith("GroupWords of own_functions.py, SHA-256 ")
-    assert rows["credit"][0].endswith("“A token counts more in right responses whose group has it in no wrong one.”")
-    recipe = changed(args)
-    assert (recipe["credit"], recipe["strength"]) == (WORDS, 0.7) and "cap" not in recipe and "signs" not in recipe
-    logged = logged_settings(args)
-    assert logged["credit"] == f"{FILE.name}:GroupWords" and logged["strength"] == 0.7
-
-
-def test_a_class_of_a_notebook_has_a_name_and_no_recipe():
-    scope = {"__name__": "__main__", "Base": Base}
-    exec("class Mine(Base):\n    pass", scope)
-    scope["Mine"].__module__ = "__main__"
-    args = args_of(credit=dataclass(scope["Mine"]))
-    assert args.credit.startswith("Mine@") and args.algorithm().source is scope["Mine"]
-    assert "credit was given as an object, which no recipe can hold" in function_comments(args)
-    assert next(row.value for row in describe_credit(args) if row.name == "credit") == "Mine of no file, no source"
 
 
 # Checkpoints

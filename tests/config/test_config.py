@@ -3,8 +3,7 @@
 import pytest
 from custom_functions import args_of
 
-from trl_credit import ALGORITHMS, CreditConfig
-from trl_credit.config import trl_settings
+from trl_credit import ALGORITHMS
 from trl_credit.support.functions import names_alone
 
 
@@ -82,17 +81,6 @@ def test_published_settings():
     assert args_of().reward_range == [0.0, 1.0]
 
 
-def test_citations_are_bibtex():
-    assert ALGORITHMS["p_trace"][1]._paper["citation"].splitlines() == [
-        "@article{mou2026beyond,",
-        "    title  = {{Beyond Uniform Credit Assignment: Selective Eligibility Traces for RLVR}},",
-        "    author = {Chaoli Mou and Zhan Zhuang and Xinning Chen and Yu Zhang},",
-        "    year   = {2026},",
-        "    eprint = {arXiv:2605.05965},",
-        "}",
-    ]
-
-
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_any_knob_on_any_preset(name):
     config = args_of(ALGORITHMS[name][0], difficulty="history", advantage_floor=-0.5, loss_type="dapo")
@@ -112,93 +100,71 @@ WEIGHT, BOUND, DRIFT = {"loss_weight": "trace_past"}, {"td_upper_bound": True}, 
 
 
 @pytest.mark.parametrize(
-    "settings, message",
+    ("settings", "field"),
     [
-        ({"loss_weight_confidence": "tanh"}, "loss_weight_confidence='tanh' .* set loss_weight"),
-        ({"loss_weight_confidence": True}, "loss_weight_confidence must be one of 'none', 'sigmoid'"),
-        (WEIGHT | {"loss_weight_confidence": "tanh_grad", "loss_type": "cispo"}, "confidence=.*Set loss_type='grpo'"),
-        (BOUND | {"importance": "sequence"}, "td_upper_bound=.*importance='sequence_token'.*Set td_upper_bound=False"),
-        (BOUND | CHAIN, "td_upper_bound=True: .*Set rollouts='none'"),
-        (BOUND | VESPO, "Set loss_type='dapo'"),
-        (BOUND | ITERATION, "Set td_upper_bound=False"),
-        (BOUND | {"torch_compile": True}, "Set torch_compile=False"),
-        (DRIFT, "^expert_drift=True .*one update per batch: raise steps_per_generation or num_iterations"),
-        (DRIFT | TREE, "expert_drift=True: .*Set rollouts='none'"),
-        (DRIFT | {"behavior_logps": "sampler", "use_vllm": True}, "Set behavior_logps='recomputed'"),
-        (DRIFT | {"num_iterations": 2, "torch_compile": True}, "Set torch_compile=False"),
-        (RATIO | {"importance": "sequence"}, "importance='sequence' .*Set importance='sequence_token'"),
-        (RATIO | {"loss_type": "cispo"}, "loss_type='cispo' .*Set loss_type='grpo' or"),
-        (RATIO | {"loss_type": "luspo"}, "loss_type='luspo' .*Set loss_type='grpo' or"),
-        (RATIO | {"delta": 2.0}, "Set delta=None"),
-        (RATIO | {"beta": 0.1}, "Set use_bias_correction_kl=False"),
-        (RATIO | ITERATION | {"use_bias_correction_kl": False}, "clip_form='ratio' .*set policy_loss='clip'"),
-        ({"importance_sampling_level": "sequence", "importance": "eligible"}, "importance='sequence'"),
-        ({"importance": "sequence", "token_mask": "probability"}, "token_mask=.*importance='sequence_token'"),
-        ({"importance": "sequence", "loss_weight": "trace_past"}, "loss_weight=.*importance='sequence_token'"),
-        ({"importance": "sequence", "top_entropy_quantile": 0.2}, "top_entropy_quantile=.*importance='sequence_token'"),
-        ({"selector": "entropy"}, "Set importance='eligible'"),
-        ({"selector": "random", "importance": "lambda_trace"}, "Set importance='eligible'"),
-        ({"importance": "eligible", "loss_type": "cispo"}, "Set loss_type='dapo'"),
-        (VESPO | {"importance": "lambda_trace"}, "Set loss_type='dapo'"),
-        ({"importance": "eligible", "loss_type": "sapo"}, "Set loss_type='dapo'"),
-        (VESPO | {"importance": "sequence_token"}, "Set importance='token'"),
-        ({"loss_type": "luspo", "importance": "eligible"}, "Set importance='sequence'"),
-        ({"loss_type": "luspo", "importance": "sequence_token"}, "Set importance='sequence'"),
-        ({"importance": "eligible", "beta": 0.1}, "Set use_bias_correction_kl=False"),
-        (MANY | {"baseline": "optimal"}, "Set multi_objective_aggregation='sum_then_normalize'"),
-        (MANY | {"difficulty": "fixed"}, "Set multi_objective_aggregation='sum_then_normalize'"),
-        (MANY | TREE, "Set multi_objective_aggregation='sum_then_normalize'"),
-        ({"prompt_average": True, "loss_type": "grpo"}, "prompt_average=True.*Set loss_type='dapo'"),
-        ({"behavior_logps": "sampler"}, "behavior_logps='sampler'.*Set use_vllm=True"),
-        (TREE | {"tree_segment_length": 300}, "tree_segment_length"),
-        (TREE | {"tree_segment_length": 128, "max_completion_length": 256}, "leave nothing"),
-        (TREE | {"mask_truncated_completions": True}, "Set mask_truncated_completions=False"),
-        (PATHS | {"loss_type": "grpo"}, "Set loss_type='dapo'"),
-        (PATHS | {"importance": "eligible"}, "Set importance='token', or change .*tree_rows"),
-        (PATHS | {"loss_weight": "trace_past"}, "Set loss_weight='none', or change .*tree_rows"),
-        (PATHS | {"off_policy_mask_threshold": 0.5}, "Set off_policy_mask_threshold=None"),
-        (TREE | {"tree_rows": "packed", "shared_prefix": "on"}, "Set shared_prefix='auto'"),
-        (TREE | {"tree_branching": [3, 2], "process_reward_weight": 1.0}, r"process_reward_best_of=None .*=\[3, 2\]"),
-        (TREE | {"released_code": ["spo_replay"]}, "set replay_cap to a whole number"),
-        ({"released_code": ["spo_replay"]}, "rollouts='none' and replay_cap=None: set rollouts='tree' and replay_cap"),
-        (CHAIN | {"released_code": ["spo_last_token", "spo_normalizer"]}, r"^released_code=\['spo_normalizer'\] does"),
-        ({"released_code": ["spo_repaly"]}, "released_code must be .*did you mean 'spo_replay'"),
-        (CHAIN | {"segmentation": "fixed_length", "segment_length": 9, "max_completion_length": 9}, "never cuts"),
-        (CHAIN | {"segmentation": "fixed_count"}, "num_segments=None"),
-        (CHAIN | {"segmentation": "steps", "step_splitter": "x"}, "step_splitter must be one of"),
-        (CHAIN | {"replay_iterations": 8}, "set rollouts='tree'"),
-        (CHAIN | {"importance": "sequence"}, "Set importance='sequence_token'"),
-        (CHAIN | {"baseline": "optimal"}, "Set baseline='group'"),
-        (CHAIN | VESPO, "Set loss_type='dapo'"),
-        ({"process_reward_weight": 5.0}, "set rollouts"),
-        ({"policy_loss": "policy_iteration"}, "Set beta to a number above 0, such as 0.1"),
-        (ITERATION | {"loss_type": "cispo"}, "Set loss_type='dapo'"),
-        (ITERATION | {"token_mask": "probability"}, "Set token_mask='none'"),
-        (ITERATION | {"importance": "sequence_token"}, "Set importance='token'"),
-        (ITERATION | {"whiten_advantages": "batch"}, "Set whiten_advantages='none'"),
-        (ITERATION | {"loss_weight": "trace_past"}, "Set loss_weight='none'"),
-        (ITERATION | {"top_entropy_quantile": 0.5}, "Set top_entropy_quantile=1.0"),
-        (ITERATION | {"off_policy_mask_threshold": 0.5}, "Set off_policy_mask_threshold=None"),
-        (ITERATION | {"credit": "builtins.print"}, "policy_loss='policy_iteration' with credit="),
-        ({"use_vllm": True, "top_p": 0.0}, "Set top_p to above 0 and at most 1"),
+        ({"loss_weight_confidence": "tanh"}, "loss_weight"),
+        (WEIGHT | {"loss_weight_confidence": "tanh_grad", "loss_type": "cispo"}, "loss_type"),
+        (BOUND | {"importance": "sequence"}, "td_upper_bound"),
+        (BOUND | CHAIN, "rollouts"),
+        (BOUND | VESPO, "loss_type"),
+        (BOUND | ITERATION, "td_upper_bound"),
+        (BOUND | {"torch_compile": True}, "torch_compile"),
+        (DRIFT, "expert_drift"),
+        (DRIFT | TREE, "rollouts"),
+        (DRIFT | {"behavior_logps": "sampler", "use_vllm": True}, "behavior_logps"),
+        (DRIFT | {"num_iterations": 2, "torch_compile": True}, "torch_compile"),
+        (RATIO | {"importance": "sequence"}, "importance"),
+        (RATIO | {"loss_type": "cispo"}, "loss_type"),
+        (RATIO | {"delta": 2.0}, "delta"),
+        (RATIO | {"beta": 0.1}, "use_bias_correction_kl"),
+        ({"importance_sampling_level": "sequence", "importance": "eligible"}, "importance_sampling_level"),
+        ({"importance": "sequence", "token_mask": "probability"}, "token_mask"),
+        ({"importance": "sequence", "loss_weight": "trace_past"}, "loss_weight"),
+        ({"importance": "sequence", "top_entropy_quantile": 0.2}, "top_entropy_quantile"),
+        ({"selector": "entropy"}, "importance"),
+        ({"importance": "eligible", "loss_type": "cispo"}, "loss_type"),
+        (VESPO | {"importance": "sequence_token"}, "importance"),
+        ({"loss_type": "luspo", "importance": "sequence_token"}, "importance"),
+        ({"importance": "eligible", "beta": 0.1}, "use_bias_correction_kl"),
+        (MANY | {"baseline": "optimal"}, "multi_objective_aggregation"),
+        (MANY | TREE, "multi_objective_aggregation"),
+        ({"prompt_average": True, "loss_type": "grpo"}, "loss_type"),
+        ({"behavior_logps": "sampler"}, "use_vllm"),
+        (TREE | {"tree_segment_length": 128, "max_completion_length": 256}, "tree_segment_length"),
+        (TREE | {"mask_truncated_completions": True}, "mask_truncated_completions"),
+        (PATHS | {"loss_type": "grpo"}, "loss_type"),
+        (PATHS | {"importance": "eligible"}, "importance"),
+        (PATHS | {"loss_weight": "trace_past"}, "loss_weight"),
+        (PATHS | {"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold"),
+        (TREE | {"tree_rows": "packed", "shared_prefix": "on"}, "shared_prefix"),
+        (TREE | {"tree_branching": [3, 2], "process_reward_weight": 1.0}, "process_reward_best_of"),
+        ({"released_code": ["spo_replay"]}, "rollouts"),
+        (CHAIN | {"released_code": ["spo_last_token", "spo_normalizer"]}, "released_code"),
+        ({"released_code": ["spo_repaly"]}, "released_code"),
+        (CHAIN | {"segmentation": "fixed_length", "segment_length": 9, "max_completion_length": 9}, "segment_length"),
+        (CHAIN | {"segmentation": "fixed_count"}, "num_segments"),
+        (CHAIN | {"segmentation": "steps", "step_splitter": "x"}, "step_splitter"),
+        (CHAIN | {"replay_iterations": 8}, "rollouts"),
+        (CHAIN | {"importance": "sequence"}, "importance"),
+        (CHAIN | {"baseline": "optimal"}, "baseline"),
+        (CHAIN | VESPO, "loss_type"),
+        ({"process_reward_weight": 5.0}, "rollouts"),
+        ({"policy_loss": "policy_iteration"}, "beta"),
+        (ITERATION | {"loss_type": "cispo"}, "loss_type"),
+        (ITERATION | {"token_mask": "probability"}, "token_mask"),
+        (ITERATION | {"importance": "sequence_token"}, "importance"),
+        (ITERATION | {"whiten_advantages": "batch"}, "whiten_advantages"),
+        (ITERATION | {"loss_weight": "trace_past"}, "loss_weight"),
+        (ITERATION | {"top_entropy_quantile": 0.5}, "top_entropy_quantile"),
+        (ITERATION | {"off_policy_mask_threshold": 0.5}, "off_policy_mask_threshold"),
+        (ITERATION | {"credit": "builtins.print"}, "policy_loss"),
+        ({"use_vllm": True, "top_p": 0.0}, "top_p"),
     ],
     ids=str,
 )
-def test_ill_defined_combinations_name_the_field_and_the_fix(settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_ill_defined_combinations_name_the_field_to_change(settings, field):
+    with pytest.raises(ValueError, match=rf"(?i)(\bset |\blower |^){field}\b"):
         args_of(**settings)
-
-
-def test_a_clip_range_that_never_clips_is_trls(tmp_path):
-    """TRL's documentation sets epsilon=10 for DeepSeek-R1."""
-    assert CreditConfig(output_dir=str(tmp_path), report_to="none", epsilon=10.0).epsilon == 10.0
-
-
-def test_a_missing_deepspeed_is_named_with_its_installation(tmp_path, monkeypatch):
-    monkeypatch.setattr(trl_settings, "find_spec", lambda name: None)
-    for given in ("zero3.json", {"zero_optimization": {"stage": 3}}):
-        with pytest.raises(ValueError, match=r"^deepspeed must be left out .*'trl-credit\[deepspeed\]'.*, got "):
-            CreditConfig(output_dir=str(tmp_path), report_to="none", deepspeed=given)
 
 
 def test_pass_rates_of_an_earlier_run_must_be_readable_when_the_configuration_is_built(tmp_path):

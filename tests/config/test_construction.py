@@ -3,7 +3,6 @@
 import copy
 import inspect
 import pickle
-import warnings
 from dataclasses import asdict, dataclass, fields, replace
 
 import pytest
@@ -16,13 +15,6 @@ from trl_credit import CreditConfig, STraceConfig
 @dataclass
 class MySTraceConfig(STraceConfig):
     extra: int = 0
-
-
-def test_no_warning_about_a_deprecated_name_that_trl_uses(tmp_path):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        STraceConfig(tmp_path)
-    assert not [warning for warning in caught if "gradient_checkpointing" in str(warning.message)]
 
 
 def test_an_unknown_keyword_is_answered_with_the_field_that_was_meant():

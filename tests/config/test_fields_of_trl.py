@@ -4,7 +4,7 @@ import pytest
 from test_inactive_options import learned, sums, warnings_of
 from trl import GRPOConfig, GRPOTrainer, TrlParser
 
-from trl_credit import ALGORITHMS, CreditConfig, CreditTrainer
+from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.config import defaults
 from trl_credit.hub.recipe import changed
 from trl_credit.runs import identity
@@ -18,18 +18,6 @@ def test_a_value_that_trl_does_not_read_is_not_checked(tmp_path, caplog):
     ]
     with pytest.raises(ValueError, match="^num_train_epochs must be positive.*\nsapo_temperature_neg must be"):
         CreditConfig(str(tmp_path), report_to="none", loss_type="sapo", **ignored)
-
-
-def test_arguments_of_a_trainer_that_do_nothing_are_named(make_trainer, caplog):
-    make_trainer(max_tool_calling_iterations=3, beta=0.0, sync_ref_model=True)  # TRL alone would refuse the last
-    assert "max_tool_calling_iterations does nothing without tools" in caplog.text
-    given = {
-        "reward_funcs": sums,
-        "args": CreditConfig("unused", report_to="none", model_init_kwargs={"dtype": "auto"}),
-    }
-    made = make_trainer()
-    CreditTrainer(made.model, train_dataset=made.train_dataset, **given)
-    assert "`model_init_kwargs` will be ignored" in caplog.text
 
 
 @pytest.mark.parametrize(

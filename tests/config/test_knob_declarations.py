@@ -3,11 +3,10 @@
 import ast
 import dataclasses
 import inspect
-import pickle
 import re
 
 import pytest
-from trl import GRPOConfig, ModelConfig, TrlParser
+from trl import GRPOConfig, ModelConfig
 
 from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.config import CHOICES, FUNCTION_KNOBS, KNOBS, defaults
@@ -54,7 +53,7 @@ def test_a_preset_keeps_the_declarations_and_may_add_its_own():
     @dataclasses.dataclass
     class OwnConfig(ALGORITHMS["s_trace"][0]):
         trace_lambda: float = 0.5
-        my_rate: int = knob(3, "A rate.", COUNT, acts=when(importance="token"))
+        my_rate: int = knob(3, COUNT, acts=when(importance="token"))
 
     declared = knobs_of(OwnConfig)
     assert declared["trace_lambda"] is KNOBS["trace_lambda"] and set(declared) == OWN_FIELDS | {"my_rate"}
@@ -86,30 +85,3 @@ def test_the_tables_come_from_the_declarations():
             assert name in fields
             for condition in conditions:
                 assert condition.keys() <= fields and name not in condition
-
-
-@pytest.mark.parametrize("name", [None, *RELEASED_CODE])
-def test_released_code_is_listed_by_name(name, tmp_path):
-    settings = {
-        "spo_normalizer": {"token_mask": "probability"},
-        "spo_first_cutpoint": {"rollouts": "chain"},
-        "spo_last_token": {"rollouts": "chain"},
-        "spo_replay": {"rollouts": "tree", "replay_cap": 32},
-        "spo_policy_iteration": {"policy_loss": "policy_iteration", "beta": 0.1},
-    }
-    given = {"output_dir": str(tmp_path), "report_to": "none"} | settings.get(name, {})
-    config = CreditConfig(**given, released_code=name and [name])
-    assert [other for other in RELEASED_CODE if config.uses_released_code(other)] == [name] * (name is not None)
-    assert pickle.loads(pickle.dumps(config)).released_code == config.released_code
-
-
-def test_trls_own_parser_reads_every_knob():
-    (config,) = TrlParser(ALGORITHMS["ha_dw"][0]).parse_args_and_config(
-        ["--output_dir", "unused", "--use_cpu", "True", "--bf16", "False", "--reward_range", "-1", "1"]
-        + ["--advantage_floor", "-0.2", "--leave_own_out", "False", "--selective_rate", "0.3"]
-        + ["--importance", "eligible", "--selector", "entropy", "--token_mask", "probability"]
-        + ["--released_code", "spo_normalizer"]
-    )
-    assert config.reward_range == [-1.0, 1.0] and config.advantage_floor == -0.2
-    assert config.leave_own_out is False and config.selective_rate == 0.3
-    assert config.uses_released_code("spo_normalizer")

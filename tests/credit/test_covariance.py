@@ -54,11 +54,6 @@ def test_clip_cov_chooses_so_many_of_the_candidates_alone():
     assert max(counts) < 25  # of 40, where one in three or four is expected
 
 
-def test_a_share_of_0_chooses_nothing_and_a_small_one_a_token():
-    counts = [len(chosen(clip(*batch(), share=share))) for share in (0.0, 1e-9, 0.001)]
-    assert counts == [0, 1, 1]
-
-
 def test_clip_cov_leaves_out_what_ppo_clips():
     given = batch()
     candidates = sorted(place for place, c in slow(*given).items() if 0.3 < c < 1.5)

@@ -1,7 +1,5 @@
 """docs/theory.md, "On-policy traces" and "What a selector can gain": coefficients, the end of a response, progress."""
 
-import itertools
-import math
 from functools import partial
 
 import pytest
@@ -37,31 +35,6 @@ def test_the_end_of_a_long_response(decay, tokens, share):
     assert (c < 0.95 / (1 - decay)).sum() == tokens
     above, below = last_tokens(c, mask_t=torch.ones_like(c))
     assert (above / below).item() == pytest.approx(share, abs=0.003)
-
-
-def test_progress_by_all_samples_of_a_small_policy():
-    """Two decisions and two fillers of three actions, each with its own logits: all 81 responses."""
-    p = tensor64([[0.5, 0.3, 0.2], [0.6, 0.3, 0.1], [0.8, 0.1, 0.1], [0.5, 0.25, 0.25]])  # the last two are filler
-    c, value = tensor64([4.0, 1.0, 3.0, 1.0]), (p[0, 0] * p[1, 0])
-    gradient = torch.zeros(4, 3, dtype=torch.float64)
-    found = {"c": [0.0, 0.0], "1": [0.0, 0.0]}
-    samples = list(itertools.product(range(3), repeat=4))
-    scores = [torch.eye(3, dtype=torch.float64)[list(y)] - p for y in samples]
-    weights = [math.prod(p[k, y[k]].item() for k in range(4)) for y in samples]
-    advantages = [float(y[0] == y[1] == 0) - value for y in samples]
-    for w, a, s in zip(weights, advantages, scores, strict=True):
-        gradient += w * a * s
-    for name, factor in (("c", c.unsqueeze(1)), ("1", 1.0)):
-        for w, a, s in zip(weights, advantages, scores, strict=True):
-            g = a * factor * s
-            found[name][0] += w * (gradient * g).sum()
-            found[name][1] += w * g.square().sum()
-    progress = {name: x**2 / y for name, (x, y) in found.items()}
-    noise = sum(w * a**2 * s.square().sum(1) for w, a, s in zip(weights, advantages, scores, strict=True))
-    expected = relative_progress(c, signal_t=gradient.square().sum(1), noise_t=noise)
-    assert (progress["c"] / progress["1"]).item() == pytest.approx(expected.item(), rel=1e-12)
-    variance = value * (1 - value)
-    torch.testing.assert_close(noise[2:], variance * (1 - p[2:].square().sum(1)), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.16, 0.68, 0.9])

@@ -1,15 +1,13 @@
 """Partitions and the advantages of segments: the worked examples of the specification, and what holds for any row."""
 
 import math
-import random
-import tracemalloc
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from trl_credit.credit.advantages import leave_one_out_mean, whiten
+from trl_credit.credit.advantages import leave_one_out_mean
 from trl_credit.credit.segments import (
     best_of_value,
     cutpoint_boundaries,
@@ -24,7 +22,6 @@ from trl_credit.credit.segments import (
 )
 from trl_credit.credit.steps import split_gsm8k, split_math, split_newlines, step_positions
 from trl_credit.loss.batch import segment_ratio
-from trl_credit.rollouts.chain import plan_requests
 
 
 P = [0.99, 0.50, 0.95, 0.80, 0.97, 0.30, 0.99, 0.60, 0.98, 0.85, 0.99, 0.70]
@@ -164,45 +161,6 @@ def test_policy_iteration_rests_where_the_log_ratio_is_the_advantage_over_beta()
     assert loss.sum().item() == pytest.approx(0.0, abs=1e-15)
 
 
-def test_whitening_of_the_worked_examples():
-    def example(*values, mask=None):
-        a = torch.tensor([values], dtype=torch.float64)
-        return whiten(a, mask_t=torch.ones_like(a) if mask is None else torch.tensor([mask]))[0].tolist()
-
-    assert example(0.5, -0.5, 1.0) == pytest.approx([0.218218, -1.091089, 0.872872], abs=1e-6)
-    assert example(0.5, 0.5, 0.5, 0.1) == pytest.approx([0.5, 0.5, 0.5, -1.5], abs=1e-6)  # a gain turned into a loss
-    assert example(0.3, 0.3) == [0.0, 0.0]
-    assert example(0.5, -0.5, 1.0, 99.0, mask=[1, 1, 1, 0])[:3] == pytest.approx(example(0.5, -0.5, 1.0))
-
-
-@given(st.integers(0, 10**6), st.integers(1, 3))
-@settings(max_examples=60)
-def test_the_digests_of_prefixes_tell_what_the_prefixes_tell(seed, vocabulary):
-    rng = random.Random(seed)
-    lengths = [rng.randint(0, 9) for _ in range(6)]
-    ids = [[rng.randrange(vocabulary) * 10**9 for _ in range(n)] for n in lengths]
-    boundaries = torch.tensor([[b < n and rng.random() < 0.6 for b in range(9)] for n in lengths])
-    groups = [rng.choice("qr") for _ in lengths]
-    index_t, states, known = torch.full((6, 9), -1), [], {}
-    for row, b in boundaries.nonzero().tolist():
-        if (key := (groups[row], tuple(ids[row][:b]))) not in known:
-            known[key] = len(states)
-            states.append((row, b))
-        index_t[row, b] = known[key]
-    found, numbers_t = plan_requests(boundaries, groups=groups, completion_ids=ids)
-    assert found == states and torch.equal(numbers_t, index_t)
-
-
-def test_states_take_memory_by_number_and_not_by_length():
-    boundaries = torch.ones(2, 2048, dtype=torch.bool)
-    tracemalloc.start()
-    states, _ = plan_requests(boundaries, groups=["q", "q"], completion_ids=[list(range(2048)), list(range(1, 2049))])
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert len(states) == 2 * 2048 - 1
-    assert peak < 500 * boundaries.sum()  # 8,000 bytes each where whole prefixes are kept
-
-
 def test_leave_one_out_mean():
     rewards = torch.tensor([1.0, 0.0, 1.0, math.nan, 0.5, math.nan])
     found = leave_one_out_mean(rewards, num_generations=3)
@@ -255,12 +213,6 @@ def test_math_steps_keep_formulas_whole():
     assert split_math("") == [0, 0] or split_math("") == [0]
 
 
-@given(st.text(alphabet="$\\()[]{}begin.A ,\n", max_size=300))
-def test_math_steps_of_any_text(text):
-    offsets = split_math(text)
-    assert offsets[0] == 0 and offsets[-1] == len(text) and sorted(offsets) == offsets
-
-
 def test_hostile_text_does_not_hang_the_splitter():
     for text in ("$" * 20_001, "\\(" * 10_000, "\\begin{a}" * 3_000, "a. " * 10_000, "\n" * 20_000, "[asy]" * 5_000):
         split_math(text)
@@ -283,10 +235,6 @@ FIRST = "This is where it all begins. "
 )
 def test_a_long_step_is_halved_near_its_middle(text, offsets):
     assert split_math(text) == offsets
-
-
-def test_a_blank_text_is_one_step():
-    assert split_newlines(" \n ") == [0, 3] and split_newlines("") == [0]
 
 
 def test_steps_fall_on_the_tokens_in_which_they_begin():

@@ -28,25 +28,6 @@ def test_the_noise_outside_of_a_selection_token_by_token():
     assert noise_outside(old, selected_t=mask, mask_t=mask)[0] == 0
 
 
-def test_the_noise_of_sampled_tokens_has_the_squared_score_as_expectation():
-    """Two tokens with four actions each: all 16 samples with their probabilities, and the gradient by the logits."""
-    p = torch.tensor([[0.5, 0.25, 0.2, 0.05], [0.97, 0.01, 0.01, 0.01]], dtype=torch.float64)
-    first = torch.tensor([[1.0, 0.0]])
-    expected = torch.zeros(2, dtype=torch.float64)
-    for a in range(4):
-        for b in range(4):
-            logp = torch.stack([p[0, a], p[1, b]]).log().unsqueeze(0)
-            found = noise_outside(logp, selected_t=first, mask_t=torch.ones(1, 2))
-            expected += p[0, a] * p[1, b] * torch.stack(found)
-    squares = []
-    for row in p:
-        logits = row.log().requires_grad_()
-        scores = [torch.autograd.grad(logits.log_softmax(0)[a], logits)[0] for a in range(4)]
-        squares.append(sum(row[a] * scores[a].square().sum() for a in range(4)))
-    torch.testing.assert_close(expected, torch.stack([squares[1], squares[0] + squares[1]]), rtol=1e-12, atol=0)
-    torch.testing.assert_close(torch.stack(squares), 1 - p.square().sum(-1), rtol=1e-12, atol=0)
-
-
 def test_the_noise_of_a_sure_token_is_not_rounded_away():
     logp = torch.full((1, 1), -1e-9)
     assert noise_outside(logp, selected_t=torch.zeros(1, 1), mask_t=torch.ones(1, 1))[1].item() == pytest.approx(1e-9)

@@ -129,15 +129,3 @@ def test_optimal_advantage_by_hand():
     )
     # 10/40; a group whose only scored response has no tokens; a group without any token: the plain mean
     assert a.tolist() == pytest.approx([0.75, -0.25, 0.0, 0.0, 0.5, -0.5])
-
-
-@pytest.mark.parametrize(
-    "call, message",
-    [
-        (lambda x: weights.lambda_trace_log_weight(x, old_logp_t=x, decay=0.5, style="x", mask_t=x), "style"),
-        (lambda x: trace_loss_weight("future", decay=0.5, style="x", mask_t=x), "style"),
-    ],
-)
-def test_bad_arguments(call, message):
-    with pytest.raises(ValueError, match=message):
-        call(torch.ones(1, 3))

@@ -68,7 +68,7 @@ def one_step(text):
 class GroupWords:
     """A token counts more in right responses whose group has it in no wrong one."""
 
-    strength: float = knob(0.5, "Weight of such a token.", NOT_NEGATIVE)
+    strength: float = knob(0.5, NOT_NEGATIVE)
     cap: float | None = None
     signs: tuple[int, ...] = (1, -1)
     grows: bool = False

@@ -19,7 +19,6 @@ from trl_credit.data import (
 )
 from trl_credit.data.prompts import prompt_ids
 from trl_credit.demo import demo_model_path
-from trl_credit.lab.evaluation.problems import load_problems
 from trl_credit.rewards import check_answers
 
 
@@ -46,8 +45,8 @@ SAID = "Zoey is a knight, and Ada is a knave."
         ("math", {"problem": "q", "answer": "", "solution": "\\boxed{0}"}, {"answer": "", "level": None}),
         ("math", {"problem": "q", "answer": "p - q", "level": 2}, {"answer": "p - q", "level": 2}),
         ("problem", {"question": "q", "answer": 27.0, "url": "u"}, {"answer": "27.0"}),
-        ("olympiadbench", {"question": "q", "final_answer": ["2", "$x$"]}, {"answer": "2, $x$"}),
-        ("olympiadbench", {"problem": "q", "answer": "2"}, {"answer": "2"}),
+        ("problem", {"question": "q", "final_answer": ["2", "$x$"]}, {"answer": "2, $x$"}),
+        ("problem", {"problem": "q", "answer": "2"}, {"answer": "2"}),
         ("dapo", {"prompt": PROMPT, "reward_model": {"ground_truth": "34", "style": "rule"}}, {"answer": "34"}),
         ("dapo", {"prompt": "q", "solution": "34"}, {"answer": "34"}),
         ("orz", {"0": ASKED, "1": REPLY}, {"answer": "7"}),
@@ -70,13 +69,6 @@ def test_rows_of_the_repositories_and_of_files(reader, row, expected):
     assert vars(sets)[f"read_{reader}"](row) == {"problem": "q", **expected}
 
 
-def test_the_pins_are_whole_commits_and_all_sets_have_names():
-    names = "gsm8k math math500 aime24 aime25 amc23 amc83 minerva olympiadbench beyond_aime dapo_math_14k orz57k"
-    assert set(SETS) == {*names.split(), "math12k", "knights_and_knaves_3ppl"}
-    pins = [known.revision for known in SETS.values() if known.revision is not None]
-    assert len(pins) == 7 and all(len(pin) == 40 and set(pin) <= set("0123456789abcdef") for pin in pins)
-
-
 TRAINING = ["gsm8k", "math", "dapo_math_14k", "knights_and_knaves_3ppl"]
 EVALUATION = ["math500", "aime24", "aime25", "amc23", "minerva", "olympiadbench"]
 
@@ -94,13 +86,6 @@ def test_sets_load_by_name(data_folder, name):
         assert all(len(who) == len(truth) == 3 for who, truth in zip(data["names"], data["truth"], strict=True))
     if name in ("math", "math500"):
         assert set(data["level"]) <= {1, 2, 3, 4, 5, None} and data["level"].count(None) == 2 * (name == "math")
-
-
-def test_two_loads_agree_and_splits_differ(data_folder):
-    folder = str(data_folder.path)
-    first, second = (load_prompts("gsm8k", data_dir=folder, split="test") for _ in range(2))
-    assert len(first) == (1319 if data_folder.whole else 40) and first.to_list() == second.to_list()
-    assert len(load_prompts("gsm8k", data_dir=folder)) == (7473 if data_folder.whole else 40)
 
 
 def test_what_the_hub_is_asked_for(monkeypatch, caplog):
@@ -142,7 +127,7 @@ def test_the_hub_holds_dapo_many_times(monkeypatch):
 
 def test_without_network_the_error_says_what_to_do(monkeypatch):
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    message = "--data_dir to a folder with one of dapo_math_14k.jsonl, .*dapo_math_17k"
+    message = "--data_dir to a folder with dapo_math_14k or .*dapo_math_17k"
     with pytest.raises(ConnectionError, match=message):
         load_prompts("dapo_math_14k")
 
@@ -181,24 +166,6 @@ def test_prompts_follow_the_tokenizer_and_the_style(tmp_path):
     assert first() == boxed
 
 
-def test_evaluation_keeps_the_text_plain_as_well(tmp_path):
-    path = str(write(tmp_path / "sums.jsonl", [{"problem": "1+2", "answer": "3"}]))
-    tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
-    tokenizer.chat_template = CHAT
-    found = {style: load_problems(path, tokenizer, style=style)[0] for style in ("text", "text:{problem}=", "plain")}
-    assert found["text"].prompt_ids == tokenizer("1+2")["input_ids"]
-    assert found["text:{problem}="].prompt_ids == tokenizer("1+2=")["input_ids"]
-    assert found["plain"].prompt_ids == tokenizer("user:1+2;a=", add_special_tokens=False)["input_ids"]
-
-
-def test_messages_are_refused_by_a_style_of_plain_text(tmp_path):
-    path = str(write(tmp_path / "chat.jsonl", [{"prompt": [{"role": "user", "content": "1+2"}], "answer": "3"}]))
-    assert load_prompts(path, conversational=True)["prompt"] == [[{"role": "user", "content": "1+2"}]]
-    for style in ("text", "text:boxed", "math_task"):
-        with pytest.raises(ValueError, match="holds messages in its column 'prompt'.* --prompt_style is plain text"):
-            load_prompts(path, style=style)
-
-
 @pytest.mark.parametrize("conversational", [True, False])
 def test_length_filter_by_brute_force(tmp_path, conversational):
     tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
@@ -221,30 +188,32 @@ def test_length_filter_by_brute_force(tmp_path, conversational):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "named"),
     [
-        ({"name": "gsm8k", "style": "boxd"}, "unknown --prompt_style 'boxd': choose one of boxed, plain"),
-        ({"name": "gsm8k", "split": "dev"}, "no split 'dev': set --dataset_split to train or test"),
-        ({"name": "math500"}, "no 'math500' in .*needs one of math500, math500_test as .jsonl"),
-        ({"name": "gsm8k", "data_dir": "nowhere"}, "no folder 'nowhere': check --data_dir"),
-        ({"name": "gsm8k", "revision": "x"}, "leave it or --data_dir out"),
-        ({"name": "gsm8k", "config": "main"}, "leave out --dataset_config"),
-        ({"name": "gsm8k", "prompt_column": "q"}, "leave out --prompt_column"),
-        ({"name": "gsm8k", "max_prompt_tokens": 3}, "needs a tokenizer"),
-        ({"name": "gsm8k", "decontaminate": ("math50",)}, "'math50' is not an evaluation set: .*all or .*math500"),
-        ({"name": "gsm8k", "decontaminate": ("orz57k",)}, "'orz57k' is not an evaluation set"),
-        ({"name": "aime24", "decontaminate": ("all",)}, "'aime24' is itself in --decontaminate"),
-        ({"name": "gsm8k", "decontaminate": ("amc23",)}, "no 'amc23' in"),
-        ({"name": "minerva"}, "more than once, keep one of minerva.jsonl, minerva.csv"),
+        ({"name": "gsm8k", "style": "boxd"}, "--prompt_style"),
+        ({"name": "gsm8k", "split": "dev"}, "--dataset_split"),
+        ({"name": "math500"}, "'math500' in 'sets'"),
+        ({"name": "gsm8k", "data_dir": "nowhere"}, "--data_dir"),
+        ({"name": "gsm8k", "revision": "x"}, "--dataset_revision"),
+        ({"name": "gsm8k", "config": "main"}, "--dataset_config"),
+        ({"name": "gsm8k", "prompt_column": "q"}, "--prompt_column"),
+        ({"name": "gsm8k", "max_prompt_tokens": 3}, "max_prompt_tokens"),
+        ({"name": "gsm8k", "decontaminate": ("math50",)}, "--decontaminate"),
+        ({"name": "gsm8k", "decontaminate": ("orz57k",)}, "--decontaminate"),
+        ({"name": "aime24", "decontaminate": ("all",)}, "--decontaminate"),
+        ({"name": "minerva"}, "minerva.jsonl, minerva.csv"),
         ({"name": "olympiadbench"}, "olympiadbench.jsonl' has no rows"),
-        ({"name": "own.jsonl", "revision": "x"}, "is a file: leave out --dataset_revision"),
+        ({"name": "own.jsonl", "revision": "x"}, "--dataset_revision"),
+        ({"name": "owm.jsonl"}, "own.jsonl"),
+        ({"name": "sets"}, "--dataset_name"),
+        ({"name": "gsm9k"}, "'gsm8k'"),
     ],
     ids=str,
 )
-def test_wrong_input(tmp_path, monkeypatch, arguments, message):
+def test_wrong_input(tmp_path, monkeypatch, arguments, named):
     monkeypatch.chdir(tmp_path)
     for name in ("sets/gsm8k.jsonl", "sets/aime24.jsonl", "sets/minerva.jsonl", "sets/minerva.csv", "own.jsonl"):
         write(tmp_path / name, ROWS)
     write(tmp_path / "sets" / "olympiadbench.jsonl", [])
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"^.*{named}.*$"):
         load_prompts(**{"data_dir": "sets", **arguments})

@@ -14,7 +14,7 @@ from trl_credit.data import load_prompts
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
 
-DECIMALS = st.from_regex(r"-?(0|[1-9][0-9]{0,40})(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)
+DECIMALS = st.from_regex(r"-?[1-9][0-9]{0,40}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)
 
 
 @settings(max_examples=120, deadline=None)
@@ -50,21 +50,11 @@ def test_a_column_of_numbers_is_one_and_others_are_text(tmp_path):
         '{"prompt": "x", "target": 0.10, "n": 9007199254740993, "share": 1}\n{"prompt": "y", "share": 0.5}\n'
     )
     data = load_prompts(str(path), style="plain")
-    assert data["answer"][:] == ["0.10", None] and data["target"][:] == [0.1, None]
+    assert data["answer"][:] == ["0.1", None] and data["target"][:] == [0.1, None]
     assert data["n"][:] == [9007199254740993, None] and data["share"][:] == [1.0, 0.5]
-    path.write_text('{"prompt": "x", "target": 12345678901234567890.5, "unique_id": 12345678901234567890}\n')
+    path.write_text('{"prompt": "x", "answer": 12345678901234567890.5, "unique_id": 12345678901234567890}\n')
     data = load_prompts(str(path), style="plain")  # what the package reads as text need not fit
-    assert data.to_list() == [
-        {"prompt": "x", "answer": "12345678901234567890.5", "id": "a-12345678901234567890"}
-        | {"target": "12345678901234567890.5", "unique_id": "12345678901234567890"}
-    ]
-
-
-def test_known_sets_keep_the_digits_of_their_numbers(tmp_path):
-    literals = ["27.0", "9007199254740993", "0.10"]
-    rows = (f'{{"problem": "x", "answer": {literal}}}' for literal in literals)
-    (tmp_path / "amc23.jsonl").write_text("\n".join(rows))
-    assert load_prompts("amc23", data_dir=str(tmp_path))["answer"][:] == literals
+    assert data["answer"][:] == ["12345678901234567890.5"] and data["id"][:] == ["a-12345678901234567890"]
 
 
 def test_pairs_of_turns_in_one_json_list(tmp_path):
@@ -82,11 +72,6 @@ def test_ids_do_not_depend_on_what_is_dropped(tmp_path):
     write(tmp_path / "amc23.jsonl", [{"problem": problems[1], "answer": "1"}])
     data = load_prompts(str(tmp_path / "own.jsonl"), data_dir=str(tmp_path), decontaminate=("amc23",))
     assert data["id"][:] == ["own-0", "own-2"]
-
-
-def test_data_without_answers_has_no_answer_column(tmp_path):
-    data = load_prompts(str(write(tmp_path / "own.jsonl", [{"problem": "x", "level": 1}])), style="plain")
-    assert data.to_list() == [{"problem": "x", "level": 1, "prompt": "x", "id": "own-0"}]
 
 
 def test_every_kind_of_file(tmp_path):

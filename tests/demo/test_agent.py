@@ -1,13 +1,11 @@
 """The embedded agent: its calculator, reward, chat template and checkpoint, and TRL's own tool loop on them."""
 
 import copy
-import json
-import random
 from pathlib import Path
 
 import pytest
 from agent_helpers import CALL, PROMPT, TASK, sampled
-from agent_warm_start import encode, make_tokenizer, mistaught_facts, train, work_out
+from agent_warm_start import encode, make_tokenizer, mistaught_facts, work_out
 from transformers import AutoTokenizer, set_seed
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
 
@@ -17,12 +15,9 @@ from trl_credit.demo import (
     StepCalculator,
     agent_dataset,
     agent_reward,
-    check_tool_loop,
-    demo_dataset,
 )
-from trl_credit.demo.agent import CALLS, LETTERS, MEANINGS, MISTAUGHT, Call, right_call
+from trl_credit.demo.agent import LETTERS, MEANINGS, MISTAUGHT, Call, right_call
 from trl_credit.rewards.functions import REWARDS, default_reward
-from trl_credit.settings.arguments import parse_arguments
 
 
 pytest_plugins = ["agent_helpers"]
@@ -40,21 +35,6 @@ def called(op: object, x: object) -> dict:
 
 
 # the task
-
-
-def test_dataset_depends_on_its_seed_alone():
-    rows = agent_dataset(60, seed=3)
-    assert rows.to_list() == agent_dataset(60, seed=3).to_list() == demo_dataset(60, seed=3, task=TASK).to_list()
-    assert rows.to_list() != agent_dataset(60, seed=4).to_list()
-    assert rows.column_names == ["prompt", "answer"]
-    for row in rows:
-        (message,) = row["prompt"]
-        letters, value = message["content"][:-1], int(message["content"][-1])
-        assert len(set(letters)) == CALLS and set(letters) <= set(LETTERS)
-        for letter in letters:
-            op, x = MEANINGS[letter, value % 2]
-            value = (value + x * (1 if op == "+" else -1)) % 10
-        assert row["answer"] == str(value)
 
 
 def test_every_letter_means_two_things():
@@ -126,23 +106,10 @@ def test_steps_are_scored_at_the_value_in_memory():
 
 
 def test_reward_reads_the_model_alone():
-    said, tool = {"role": "assistant", "content": "9"}, {"role": "tool", "name": "calc", "content": "9"}
+    answer, tool = {"role": "assistant", "content": "9"}, {"role": "tool", "name": "calc", "content": "9"}
     call = {"role": "assistant", "content": "T", "tool_calls": [called("-", 4)]}
-    right = [[said], [call, tool, said], [call, tool, {"role": "assistant", "content": " 9\n"}], "9"]
-    wrong = [
-        [],
-        [tool],
-        [said, tool],
-        [call, tool],
-        [{**call, "content": "9"}],
-        [{"role": "assistant"}],
-        [{"role": "assistant", "content": None}],
-        [{"role": "assistant", "content": "\u0669"}],
-        [{"role": "user", "content": "9"}],
-        [call, tool, {"role": "assistant", "content": "99"}],
-        "",
-        "x" * 10**6,
-    ]
+    right = [[answer], [call, tool, answer], [call, tool, {"role": "assistant", "content": " 9\n"}], "9"]
+    wrong = [[], [tool], [answer, tool], [call, tool], [{**call, "content": "9"}], [{"role": "assistant"}], "", "99"]
     assert agent_reward(right, ["9"] * len(right), prompts=None) == [1.0] * len(right)
     assert agent_reward(wrong, ["9"] * len(wrong)) == [0.0] * len(wrong)
     assert REWARDS[default_reward("demo_agent")] is agent_reward
@@ -178,30 +145,16 @@ def test_labels_are_the_turns_of_the_model(tokenizer):
         ("<call>calc op=+ x=3</call><call>calc op=- x=0</call><eos>", "", [("+", 3), ("-", 0)]),
         ("<call>calc op=3 x=+</call><eos>", "", [(3, "+")]),  # which the calculator refuses
         ("<call>calc op=+ x=3</call>", "", [("+", 3)]),  # cut off behind the call
-        ("<call>calc op=+ x=3<eos>", "<call>calc op=+ x=3", None),
         ("<call>calc op=+ x=", "<call>calc op=+ x=", None),
-        ("<call></call>9<eos>", "<call></call>9", None),
-        ("</call>9<eos>", "</call>9", None),
         ("<assistant>9<eos>", "<assistant>9", None),
         ("<call><call>calc op=+ x=3</call>", "<call>", [("+", 3)]),
     ],
 )
 def test_responses_are_parsed(tokenizer, text, content, calls):
     ids, prefix = tokenizer(text)["input_ids"], tokenizer(PREFIX)["input_ids"]
-    found = parse_response(tokenizer, ids, prefix=prefix)
-    assert (found["role"], found["content"]) == ("assistant", content)
-    assert found.get("tool_calls") == (calls and [called(*call) for call in calls])
-
-
-def test_any_tokens_are_parsed_to_something(tokenizer):
-    rng, prefix = random.Random(0), tokenizer(PREFIX)["input_ids"]
-    for _ in range(500):
-        ids = [rng.randrange(len(tokenizer)) for _ in range(rng.randint(1, 20))]
-        found = parse_response(tokenizer, ids, prefix=prefix)
-        assert isinstance(found["content"], str)
-    assert "tool_calls" not in parse_response(
-        tokenizer, tokenizer("<call>calc x=" + "1" * 5000 + "</call>")["input_ids"], prefix=prefix
-    )
+    message = parse_response(tokenizer, ids, prefix=prefix)
+    assert (message["role"], message["content"]) == ("assistant", content)
+    assert message.get("tool_calls") == (calls and [called(*call) for call in calls])
 
 
 # TRL's own loop
@@ -263,62 +216,10 @@ def test_the_packaged_agent_errs_at_the_rate_promised(make_agent):
 
 
 @pytest.mark.slow
-def test_warm_start_runs_from_nothing_and_repeats():
-    first, _ = train(4, seed=1)
-    second, _ = train(4, seed=1)
-    assert all((a == b).all() for a, b in zip(first.parameters(), second.parameters(), strict=True))
-
-
-# the command line
-
-QUICK = ["--max_steps", "3", "--per_device_train_batch_size", "8", "--logging_steps", "1", "--save_strategy", "no"]
-
-
-@pytest.mark.slow
-def test_the_command_line_trains_it(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    trainer, _ = build(["--dataset_name", "demo_agent", "--output_dir", "out", *QUICK], command=["trl-credit", "train"])
-    assert trainer.given["environment_factory"] is Calculator
-    assert trainer.model.config._name_or_path == TASK.model_path
-    trainer.train()
-    rewards = [row["reward"] for row in trainer.state.log_history if "reward" in row]
-    assert len(rewards) == 3 and all(0 <= reward <= 1 for reward in rewards)
-    assert all(row["tools/call_frequency"] > 1 for row in trainer.state.log_history if "reward" in row)
-    record = json.loads((tmp_path / "out" / "credit_run.json").read_text())
-    assert record["task"] == {"dataset_name": "demo_agent", "reward": ["demo_agent"]}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_it_learns_in_half_of_its_default_steps(tmp_path, monkeypatch, seed):
+def test_it_learns_in_half_of_its_default_steps(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = ["--dataset_name", "demo_agent", "--output_dir", "out", "--max_steps", "40", "--save_strategy", "no"]
-    command += ["--seed", str(seed)]
     trainer, _ = build(command, command=["trl-credit", "train"])
     trainer.train()
     rewards = [row["reward"] for row in trainer.state.log_history if "reward" in row]
     assert len(rewards) == 8 and rewards[0] < 0.5 and sum(rewards[-2:]) / 2 > 0.65  # 0.37 and 0.78
-
-
-def test_returns_of_steps_need_the_scoring_calculator():
-    args = parse_arguments(["--dataset_name", "demo_agent"]).args
-    assert TASK.environment(args) is Calculator
-    for returns, of in (("outcome", Calculator), ("to_go", StepCalculator), ("state_groups", Calculator)):
-        args.returns = returns
-        assert TASK.environment(args) is of
-
-
-def test_old_transformers_are_refused():
-    with pytest.raises(ImportError) as refused:
-        check_tool_loop("5.12.1")
-    assert "transformers 5.12.1" in str(refused.value) and "pip install 'transformers>=5.13'" in str(refused.value)
-    assert "\n" not in str(refused.value)
-    check_tool_loop("5.13.0")
-    check_tool_loop("6.0.0.dev0")
-
-
-def test_an_evaluation_refuses_it(tokenizer):
-    from trl_credit.lab.evaluation.problems import load_problems
-
-    with pytest.raises(ValueError, match="--sets 'demo_agent' needs tools"):
-        load_problems("demo_agent", tokenizer)

@@ -11,11 +11,6 @@ from warm_start import OTHER_HUM_RATE, WRONG_RATE, accuracy, mistaught_facts, tr
 from trl_credit.demo import DEMO, TASKS, demo_dataset, demo_model_path, demo_reward
 
 
-def test_dataset_depends_on_its_seed_alone():
-    assert demo_dataset(50, seed=3)["prompt"][:] == demo_dataset(50, seed=3)["prompt"][:]
-    assert demo_dataset(50, seed=3)["prompt"][:] != demo_dataset(50, seed=4)["prompt"][:]
-
-
 def test_worked_solutions_are_right():
     assert work_out("3+2-1-3+1+2-3:") == "3+2=5;5-1=4;4-3=1;1+1=2;2+2=4;4-3=1"
     assert work_out("9+3-3-3+1:") == "9+3=2;2-3=9;9-3=6;6+1=7"
@@ -25,11 +20,6 @@ def test_worked_solutions_are_right():
         assert answer == str(value)
     texts = [work_out(prompt) for prompt in data["prompt"]]
     assert demo_reward(texts, data["answer"]) == [1.0] * 200
-
-
-def test_verifier_takes_any_text():
-    junk = ["", "=", "5", "=55", "x=5 ", "=\u0665", "=" * 10**6, "\x00", "<b>=6</b>", "1=5"]
-    assert demo_reward(junk, ["5"] * len(junk)) == [0.0] * (len(junk) - 1) + [1.0]
 
 
 def test_wrong_facts_are_the_same_ones_and_are_carried_on():
@@ -75,21 +65,6 @@ def test_packaged_model_is_small_and_errs_at_the_rate_promised(task, text):
     assert 0.18 < accuracy(model, tokenizer, task=task, greedy=False) < 0.35
     # what it prefers is wrong: there is something to learn, not only something to be surer of
     assert 0.05 < accuracy(model, tokenizer, task=task, greedy=True) < 0.25
-
-
-def test_most_of_the_gradient_noise_of_the_hum_is_in_its_filler():
-    task = TASKS["demo_hum"]
-    tokenizer = AutoTokenizer.from_pretrained(demo_model_path(task))
-    model = AutoModelForCausalLM.from_pretrained(demo_model_path(task))
-    prompts, rng = demo_dataset(128, seed=5, task=task)["prompt"], random.Random(0)
-    texts = [prompt + work_out(prompt, rng=rng, mistaught=mistaught_facts(task), hum=task.hum) for prompt in prompts]
-    ids = tokenizer(texts, return_tensors="pt")["input_ids"]
-    with torch.no_grad():
-        p = model(ids).logits[:, len(prompts[0]) - 1 : -1].softmax(-1)
-    noise = 1 - p.square().sum(-1)  # E|score|² of each token
-    decisions = ids[:, len(prompts[0]) - 1 : -1] == tokenizer.convert_tokens_to_ids("=")
-    assert decisions.sum() == 4 * len(texts)
-    assert 0.8 < 1 - noise[decisions].sum() / noise.sum() < 0.92  # 0.87
 
 
 def test_the_packaged_model_prefers_the_wrong_facts():

@@ -37,34 +37,16 @@ def save_noisy_model(folder, noise: float) -> PreTrainedModel:
 
 def stored(folder, model, verdicts, *, ids=None, set_name="demo", label="demo", **changes) -> Path:
     """Writes an evaluation folder. `verdicts`: whether each sample of each problem is right."""
-    header = {
-        "version": 1,
-        "model": model,
-        "revision": None,
-        "weights": None,
-        "prompt_style": "boxed",
-        "set": set_name,
-        "problems": len(verdicts),
-        "reward": "accuracy",
-        "protocol": label,
-        "samples": len(verdicts[0]),
-        "temperature": 1.0,
-        "max_new_tokens": 24,
-        "metrics": ["pass@1"],
-        "top_p": 1.0,
-        "top_k": 0,
-        "max_context": None,
-    } | changes
-    lines = [
-        {
-            "id": problem,
-            "prompt": f"digest {problem}",
-            "reference": {"answer": "2"},
-            "samples": [
-                {"text": "x", "answer": "2" if c else "3", "correct": c, "length": 1, "truncated": False} for c in row
-            ],
-        }
-        for problem, row in zip(ids or [f"p{i}" for i in range(len(verdicts))], verdicts, strict=True)
-    ]
+    header = {"version": 1, "model": model, "revision": None, "weights": None, "prompt_style": "boxed"}
+    header |= {"set": set_name, "protocol": label, "reward": "accuracy", "metrics": ["pass@1"], "max_context": None}
+    header |= {"problems": len(verdicts), "samples": len(verdicts[0]), "max_new_tokens": 24}
+    header |= {"temperature": 1.0, "top_p": 1.0, "top_k": 0, **changes}
+    ids = ids or [f"p{i}" for i in range(len(verdicts))]
+    lines = []
+    for problem, row in zip(ids, verdicts, strict=True):
+        samples = [{"text": "x", "answer": "2" if c else "3", "correct": c} for c in row]
+        samples = [{**sample, "length": 1, "truncated": False} for sample in samples]
+        line = {"id": problem, "prompt": f"digest {problem}", "reference": {"answer": "2"}, "samples": samples}
+        lines.append(line)
     write_samples(Path(folder) / "samples" / model / f"{set_name}-{label}.jsonl", header, lines)
     return Path(folder)

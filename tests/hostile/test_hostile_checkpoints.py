@@ -6,8 +6,6 @@ from functools import partial
 import pytest
 import trl
 from run_helpers import SAVES, refused, survived
-from safetensors import safe_open
-from safetensors.torch import save_file
 from transformers import TrainerCallback
 from weight_helpers import same_weights
 
@@ -16,23 +14,17 @@ from trl_credit.runs.checkpoints import check_layout, last_checkpoint, read_run,
 
 @survived
 @pytest.mark.parametrize(
-    ("name", "settings", "message"),
-    [
-        *((name, {}, f"has no {name}: ") for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth")),
-        ("no_such", {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1}, "has no reference model: it"),
-        (
-            "entropy_ctrl_state.json",
-            {"use_adaptive_entropy": True, "entropy_coef": 0.01},
-            "state.json: the coefficient",
-        ),
-    ],
-    ids=["optimizer", "scheduler", "random numbers", "reference", "entropy"],
+    "name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "reference model", "entropy_ctrl_state.json"]
 )
-def test_what_is_missing_is_a_warning(make_trainer, tmp_path, caplog, name, settings, message):
+def test_what_is_missing_is_a_warning(make_trainer, tmp_path, caplog, name):
+    settings = {
+        "reference model": {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1},  # never in a file
+        "entropy_ctrl_state.json": {"use_adaptive_entropy": True, "entropy_coef": 0.01},
+    }.get(name, {})
     make_trainer("grpo", max_steps=1, **settings, **SAVES).train()
-    (tmp_path / "run" / "checkpoint-1" / name).unlink(missing_ok=name == "no_such")  # of a reference there is no file
+    (tmp_path / "run" / "checkpoint-1" / name).unlink(missing_ok=name == "reference model")
     make_trainer("grpo", max_steps=2, **settings, **SAVES).train(resume_from_checkpoint=True)
-    assert message in caplog.text
+    assert f"has no {name}: " in caplog.text
 
 
 SHARDS = "global_step1/zero_pp_rank_{}_mp_rank_00_{}_states.pt"
@@ -42,73 +34,39 @@ ZERO_1 = [SHARDS.format(0, "optim"), "global_step1/mp_rank_00_model_states.pt"]
 
 @refused
 @pytest.mark.parametrize(
-    ("files", "here", "processes", "message"),
+    ("files", "there", "here", "processes"),
     [
-        ([SHARDS.format(0, "model")], "plain", 1, "run with DeepSpeed ZeRO-3, which a run without"),
-        ([SHARDS.format(0, "optim")], "plain", 1, "ZeRO-1 or ZeRO-2, which a run without"),
-        (
-            ["optimizer.bin"],
-            "plain",
-            1,
-            "of a run with FSDP, which a run without.*launch with the configuration of that run.*as the model",
-        ),
-        (["optimizer_0/__0_0.distcp"], "plain", 1, "of a run with FSDP, which a run without"),
-        (["optimizer.pt"], "ZeRO-3", 2, "of a run without DeepSpeed and FSDP, which a run with DeepSpeed ZeRO-3"),
-        (["optimizer.pt"], "FSDP", 2, "of a run without DeepSpeed and FSDP, which a run with FSDP"),
-        (["optimizer.bin"], "ZeRO-3", 1, "of a run with FSDP, which a run with DeepSpeed ZeRO-3"),
-        (TWO_RANKS, "ZeRO-3", 4, "of 2 DeepSpeed processes, and this run has 4: launch 2"),
-        (ZERO_1, "ZeRO-3", 1, "with DeepSpeed ZeRO-1 or ZeRO-2, which a run with DeepSpeed ZeRO-3"),
-        (["model.safetensors"], "ZeRO-3", 2, "holds no optimizer .save_only_model=True.*as the model"),
+        ([SHARDS.format(0, "model")], "ZeRO-3", "plain", 1),
+        ([SHARDS.format(0, "optim")], "ZeRO-1 or ZeRO-2", "plain", 1),
+        (["optimizer.bin"], "FSDP", "plain", 1),
+        (["optimizer_0/__0_0.distcp"], "FSDP", "plain", 1),
+        (["optimizer.pt"], "plain", "ZeRO-3", 2),
+        (["optimizer.pt"], "plain", "FSDP", 2),
+        (TWO_RANKS, "ZeRO-3 of 2", "ZeRO-3", 4),
+        (ZERO_1, "ZeRO-1 or ZeRO-2", "ZeRO-3", 1),
+        (["model.safetensors"], "None", "ZeRO-3", 2),
     ],
 )
-def test_an_optimizer_in_another_layout(tmp_path, files, here, processes, message):
+def test_an_optimizer_in_another_layout(tmp_path, files, there, here, processes):
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=f"layout {there} .*this run has layout {here} and {processes}: "):
         check_layout(tmp_path, here=here, processes=processes)
-
-
-@refused
-def test_a_run_looks_at_the_layout_of_its_checkpoint(make_trainer, tmp_path):
-    make_trainer("grpo", max_steps=1, **SAVES).train()
-    checkpoint = tmp_path / "run" / "checkpoint-1"
-    (checkpoint / "optimizer.pt").rename(checkpoint / "optimizer.bin")
-    with pytest.raises(ValueError, match="of a run with FSDP, which a run without"):
-        make_trainer("grpo", max_steps=2, **SAVES).train(resume_from_checkpoint=True)
-
-
-@survived
-def test_weights_alone_can_be_resumed_without_deepspeed(tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    check_layout(tmp_path, here="plain", processes=1)  # a warning names what is missing
-
-
-STATE = '{"version": 1, "parts": {"difficulty": {"beliefs": [0.5]}}}'
 
 
 DAMAGED = {
     "credit_state.json": [
-        STATE.replace("1,", '"one",'),
-        STATE.replace("1,", "1.5,"),
-        STATE.replace("1,", "true,"),
-        STATE.replace("1,", "null,"),
-        '{"version": 1, "parts": null}',
-        '{"version": 1, "parts": {"difficulty": null}}',
-        '{"version": 1, "parts": [1]}',
+        '{"version": "one", "parts": {}}',
+        '{"version": null, "parts": {}}',
         "[" * 100_000,
-        '{"version": 1, "parts": ' + '{"a": ' * 100_000,
         "\x00" * 100,
         "",
     ],
     "credit_run.json": [
         "{",
         "[]",
-        "[" * 100_000,
         '{"version": "x", "identity": {}, "lives": []}',
-        '{"version": 1, "identity": null, "lives": []}',
-        '{"version": 1, "identity": {}, "lives": [{"from": "0", "id": "a"}]}',
-        '{"version": 1, "identity": {}, "lives": null}',
     ],
 }
 CASES = [(name, n) for name, texts in DAMAGED.items() for n in range(len(texts))]
@@ -120,24 +78,26 @@ def test_a_damaged_file(tmp_path, name, number):
     (tmp_path / name).write_text(DAMAGED[name][number])
     state = [partial(read_state, needed={"difficulty": "difficulty='history'"})]
     for read in state if name == "credit_state.json" else (read_run, last_checkpoint):
-        with pytest.raises(ValueError, match=f"{name} is damaged"):
+        with pytest.raises(ValueError, match=f"^.*{name} is damaged.*$") as error:
             read(tmp_path)
+        assert "\n" not in str(error.value)
 
 
 @refused
-def test_a_replay_file_that_was_changed(make_trainer, tmp_path):
+def test_a_checkpoint_with_other_files(make_trainer, tmp_path):
     settings = {**SAVES, "tree_branching": [3, 2], "replay_cap": 1, "max_completion_length": 6}
     make_trainer("spo_tree", max_steps=1, **settings).train()
-    path = tmp_path / "run" / "checkpoint-1" / "replay.safetensors"
-    with safe_open(path, framework="pt") as file:
-        metadata, tensors = file.metadata(), {name: file.get_tensor(name) for name in file.keys()}
-    assert len(tensors["advantages"]) > 0
-    tensors["advantages"] += 1e-9
-    save_file(tensors, path, metadata=metadata)
-    for message in ("replay.safetensors.*checksum.*another checkpoint", "replay buffer"):
-        with pytest.raises(ValueError, match=message):
+    checkpoint = tmp_path / "run" / "checkpoint-1"
+    path = checkpoint / "replay.safetensors"
+    whole = path.read_bytes()
+    for damage in (lambda: path.write_bytes(whole[: len(whole) // 2]), path.unlink):
+        damage()
+        with pytest.raises(ValueError, match="replay buffer"):
             make_trainer("spo_tree", max_steps=2, **settings).train(resume_from_checkpoint=True)
-        path.unlink(missing_ok=True)
+    path.write_bytes(whole)
+    (checkpoint / "optimizer.pt").rename(checkpoint / "optimizer.bin")
+    with pytest.raises(ValueError, match="layout FSDP"):
+        make_trainer("spo_tree", max_steps=2, **settings).train(resume_from_checkpoint=True)
 
 
 PLAIN = (trl.GRPOConfig, trl.GRPOTrainer)
@@ -146,18 +106,13 @@ PLAIN = (trl.GRPOConfig, trl.GRPOTrainer)
 @survived
 def test_a_checkpoint_of_plain_trl(make_trainer, trained, tmp_path, caplog):
     make_trainer(PLAIN, max_steps=1, **SAVES).train()
+    with pytest.raises(ValueError, match="no identity.*choose another"):
+        make_trainer("grpo", max_steps=1, **SAVES).train()
     resumed = trained("grpo", max_steps=2, **SAVES, resume=True)
     assert resumed.state.global_step == 2 and "holds no identity" in caplog.text
     assert last_checkpoint(tmp_path / "run").name == "checkpoint-2"
     shutil.rmtree(tmp_path / "run" / "checkpoint-2")
     assert last_checkpoint(tmp_path / "run").name == "checkpoint-1"
-
-
-@refused
-def test_a_folder_of_plain_trl(make_trainer):
-    make_trainer(PLAIN, max_steps=1, **SAVES).train()
-    with pytest.raises(ValueError, match="checkpoint-1, without an identity .*choose another"):
-        make_trainer("grpo", max_steps=1, **SAVES).train()
 
 
 @survived
@@ -188,14 +143,6 @@ def test_a_finished_run_is_left_as_it_is(make_trainer, trained, tmp_path, caplog
     assert same_weights(again, done)  # saving it now changes nothing
     assert again.difficulty.state_dict() == done.difficulty.state_dict()
     assert not again.is_in_train and last_checkpoint(tmp_path / "run").name == "checkpoint-2"
-
-
-@survived
-def test_a_run_that_ended_with_an_epoch_is_done(make_trainer, trained, caplog):
-    settings = {**SAVES, "max_steps": -1, "num_train_epochs": 1, "n_prompts": 4}  # two steps
-    make_trainer("grpo", **settings).train()
-    again = trained("grpo", **settings, resume=True)
-    assert again.was_done and "already at step 2 of 2" in caplog.text
 
 
 class StopInside(TrainerCallback):

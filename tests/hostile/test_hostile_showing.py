@@ -9,13 +9,13 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from conftest import count_a, sums
 from script_helpers import QUICK
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 from transformers.integrations import TensorBoardCallback
-from trl import RichProgressCallback
 
 import trl_credit
 from trl_credit import cli
@@ -34,12 +34,6 @@ def closed_pipe() -> io.TextIOWrapper:
     return os.fdopen(end, "w", encoding="utf-8", buffering=1)
 
 
-def closed() -> io.StringIO:
-    stream = io.StringIO()
-    stream.close()
-    return stream
-
-
 class Tee:
     """A user's own stream, with no more than `print` needs."""
 
@@ -51,10 +45,8 @@ class Tee:
 
 
 STREAMS = {
-    **{name: lambda name=name: io.TextIOWrapper(io.BytesIO(), name, "strict") for name in ("cp1252", "gbk", "latin-1")},
-    "ascii": lambda: io.TextIOWrapper(io.BytesIO(), "ascii", "strict", line_buffering=True),
+    "gbk": lambda: io.TextIOWrapper(io.BytesIO(), "gbk", "strict"),
     "closed pipe": closed_pipe,
-    "closed": closed,
     "full": lambda: open("/dev/full", "w", buffering=1, encoding="utf-8"),
     "none": lambda: None,
     "tee": Tee,
@@ -86,21 +78,6 @@ def test_a_run_prints_anywhere(make_trainer, tmp_path, monkeypatch, stream):
     assert (folder / "README.md").is_file() == (stream == "closed pipe")
 
 
-@survived
-@pytest.mark.parametrize("encoding", ["cp1252", "gbk", "ascii", "latin-1"])
-@pytest.mark.parametrize("words", ["--help", "recipes", "help", "help knobs", "train --help", "eval --help"])
-def test_commands_print_in_every_encoding(monkeypatch, encoding, words):
-    out = io.TextIOWrapper(io.BytesIO(), encoding, "strict")
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", out)
-        try:
-            code = cli.main(words.split())
-        except SystemExit as stop:
-            code = stop.code
-    printed = out.buffer.getvalue()
-    assert not code and len(printed) > 200 and (b"?" in printed or encoding != "ascii")
-
-
 def test_a_failed_stream_is_reported_once_on_the_other_and_lost_to_the_end(capsys, monkeypatch):
     out = closed_pipe()
     monkeypatch.setattr(sys, "stdout", out)
@@ -113,12 +90,10 @@ def test_a_failed_stream_is_reported_once_on_the_other_and_lost_to_the_end(capsy
 
 
 @survived
-@pytest.mark.parametrize("both", [False, True])
-def test_the_command_ends_with_its_model_although_nobody_reads(tmp_path, monkeypatch, both):
+def test_the_command_ends_with_its_model_although_nobody_reads(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", closed_pipe())
-        if both:
-            patch.setattr(sys, "stderr", closed_pipe())
+        patch.setattr(sys, "stderr", closed_pipe())
         flags = [*QUICK, "--max_steps", "1", "--save_steps", "1", "--report_to", "none", "--log_completions", "true"]
         assert cli.main(["train", *flags, "--output_dir", str(tmp_path)]) == 0
     assert {"model.safetensors", "README.md", "checkpoint-1"} <= set(os.listdir(tmp_path))
@@ -126,11 +101,10 @@ def test_the_command_ends_with_its_model_although_nobody_reads(tmp_path, monkeyp
 
 @survived
 @pytest.mark.slow
-@pytest.mark.parametrize("shell", ["2>/dev/null | head -n 2", "2>&1 | head -n 1", ">/dev/full", ">&- 2>&-"])
-@pytest.mark.parametrize("encoding", ["cp1252", "utf-8"])
-def test_the_command_in_a_shell(tmp_path, shell, encoding):
+@pytest.mark.parametrize("shell", ["2>&1 | head -n 1", ">/dev/full", ">&- 2>&-"])
+def test_the_command_in_a_shell(tmp_path, shell):
     train = f"{sys.executable} -m trl_credit train {' '.join(QUICK)} --max_steps 2 --output_dir run --report_to none"
-    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    environment = os.environ | {"PYTHONIOENCODING": "cp1252"}
     done = subprocess.run(
         ["bash", "-c", f"{train} {shell}; exit ${{PIPESTATUS[0]}}"], cwd=tmp_path, env=environment, capture_output=True
     )
@@ -159,7 +133,7 @@ HOOKS = [name for name in vars(TrainerCallback) if name.startswith("on_")]
 
 
 @survived
-@pytest.mark.parametrize("hooks", [["on_train_begin"], ["on_log"], ["on_step_end"], ["on_train_end"], HOOKS])
+@pytest.mark.parametrize("hooks", [["on_log"], HOOKS])
 def test_a_tracker_that_fails(make_trainer, tmp_path, caplog, hooks):
     trainer = make_trainer("s_trace", report_to="tensorboard", save_strategy="steps", save_steps=1)
     for name in hooks:
@@ -179,7 +153,7 @@ def test_a_tracker_that_fails(make_trainer, tmp_path, caplog, hooks):
 
 
 @survived
-@pytest.mark.parametrize("console", [ConsoleCallback, ProgressCallback, PrinterCallback, RichProgressCallback])
+@pytest.mark.parametrize("console", [ConsoleCallback, PrinterCallback])
 def test_a_console_that_fails(make_trainer, monkeypatch, caplog, console):
     monkeypatch.setattr(console, "on_log", unreachable)
     trainer = make_trainer("s_trace", disable_tqdm=False)
@@ -196,7 +170,7 @@ def test_what_counts_as_shown():
 
 
 @pytest.mark.hostile(KIND, "refused")
-@pytest.mark.parametrize("hook", ["on_train_begin", "on_log", "on_step_end", "on_train_end"])
+@pytest.mark.parametrize("hook", ["on_train_begin", "on_log"])
 def test_another_callback_ends_the_run_as_in_trl(make_trainer, hook):
     """Also with a table of completions, which TRL shows in the same method that calls `on_log`."""
     trainer = make_trainer("s_trace", log_completions=True, max_steps=1)
@@ -210,48 +184,30 @@ def test_another_callback_ends_the_run_as_in_trl(make_trainer, hook):
 
 @survived
 def test_columns_that_no_table_takes(make_trainer, caplog, tmp_path):
-    columns = {
-        "mixed": lambda n: [{"a": 1} if i % 2 else "x" for i in range(n)],
-        "short": lambda n: ["a"],
-        "text": lambda n: "hello",
-        "none": lambda n: None,
-        "tensor": torch.arange,
-        "right": lambda n: list(range(n)),
-    }
-    for names in (list(columns), ["short", "text", "none", "right"]):
-        caplog.clear()
+    columns = {"short": ["a"], "text": "hello", "none": None, "right": list(range(8))}
 
-        def logs(completions, log_extra, names=names, **others):
-            for name in names:
-                log_extra(name, columns[name](len(completions)))
-            return count_a(completions)
+    def logs(completions, log_extra, **others):
+        for name, values in columns.items():
+            log_extra(name, values)
+        return count_a(completions)
 
-        folder = tmp_path / str(len(names))
-        trainer = make_trainer(reward_funcs=logs, log_completions=True, output_dir=str(folder))
-        trainer.train()
-        assert trainer.state.global_step == 2
-        reports = [record.message for record in caplog.records if record.name.startswith("trl_credit.support")]
-        assert len(reports) == len(set(reports))
-        assert any(report.startswith("column 'short' of log_extra: 1 values for 8 responses") for report in reports)
-        assert ("the table of log_completions: Arrow" in str(reports)) == ("mixed" in names)
-    import pandas
-
-    table = pandas.read_parquet(folder / "completions" / "completions_00002.parquet")
+    make_trainer(reward_funcs=logs, log_completions=True).train()
+    reports = [record.message for record in caplog.records if record.name.startswith("trl_credit.support")]
+    assert len(reports) == len(set(reports)) and any("column 'short' of log_extra" in report for report in reports)
+    table = pandas.read_parquet(tmp_path / "run" / "completions" / "completions_00002.parquet")
     assert table["right"].tolist() == list(range(8)) and not {"short", "text", "none"} & set(table)
 
 
 @survived
-@pytest.mark.parametrize("fails", ["rich.console.Console.print", "pandas.DataFrame.to_parquet"])
-def test_a_table_that_cannot_be_shown_or_written(make_trainer, monkeypatch, caplog, fails):
-    monkeypatch.setattr(fails, unreachable)
-    evaluates = {"eval_strategy": "steps", "eval_steps": 1, "trainer_kwargs": {"eval_dataset": sums(4)}}
-    trainer = make_trainer(log_completions=True, **evaluates)
+def test_a_table_that_cannot_be_written(make_trainer, monkeypatch, caplog):
+    monkeypatch.setattr("pandas.DataFrame.to_parquet", unreachable)
+    trainer = make_trainer(log_completions=True)
     trainer.train()
     assert trainer.state.global_step == 2 and caplog.text.count("the table of log_completions: ConnectionError") == 1
 
 
 NUMBERS = {"bool": True, "float32": np.float32(0.5), "tensor": torch.tensor([0.5]), "array": np.array(0.5), 3: 2}
-NO_NUMBERS = {"text": "no number", "digits": "0.5", "none": None, "several": torch.ones(2), "list": [1], "dict": {}}
+NO_NUMBERS = {"text": "no number", "none": None, "several": torch.ones(2), "list": [1], "dict": {}}
 
 
 class Metrics(trl_credit.STraceTrainer):
@@ -276,9 +232,7 @@ def test_metrics_that_are_no_numbers_are_left_out(make_trainer, caplog, tmp_path
     for row in state["log_history"][:2]:
         assert [row[str(name)] for name in NUMBERS] == [1, 0.5, 0.5, 0.5, 2]
         assert not set(NO_NUMBERS) & set(row) and row["own"] == 0.25 and row["own_text"] is None
-    for name in NO_NUMBERS:
-        assert caplog.text.count(f"log_metric({name!r}) of reward function 'judge': ") == 1
-    assert "'no number' (a str) is no number and is left out" in caplog.text
+    assert caplog.text.count("log_metric of reward function 'judge': ") == 1
     assert {"metric 'own'", "metric 'own_text'"} < reported
 
 
@@ -301,9 +255,6 @@ def test_the_model_is_there_before_anything_is_shown_at_the_end(tmp_path, monkey
     assert cli.main(["train", *flags]) == 0
     assert there == [True] * 4 and not (tmp_path / "README.md").exists()  # of a step, the end, and its last lines
     assert caplog.text.count("no plots and no card in ") == 1
-    written = (tmp_path / "model.safetensors").stat().st_mtime_ns
-    assert cli.main(["train", *flags, "--resume_from_checkpoint", "true"]) == 0  # it is at its end
-    assert (tmp_path / "model.safetensors").stat().st_mtime_ns == written
 
 
 @survived

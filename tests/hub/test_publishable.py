@@ -32,7 +32,7 @@ def test_a_link_out_of_the_folder_is_refused(folder, tmp_path):
     (folder / "recipe.yaml").symlink_to("config.json")
     assert "recipe.yaml" in publishable(folder)  # both in the folder
     (folder / "vocab.json").symlink_to(secret)
-    with pytest.raises(ValueError, match=r"vocab\.json is a link to .*secret\.json, outside of the folder"):
+    with pytest.raises(ValueError, match=r"vocab\.json is a link"):
         publishable(folder)
 
 
@@ -58,5 +58,5 @@ def test_a_model_that_lacks_a_shard_is_refused(folder, tmp_path):
     AutoModelForCausalLM.from_pretrained(folder).save_pretrained(sharded, max_shard_size="20KB")
     assert len(publishable(sharded)) > 4
     next(sharded.glob("model-00002-*")).unlink()
-    with pytest.raises(ValueError, match="lacks model-00002"):
+    with pytest.raises(ValueError, match="model-00002"):
         publishable(sharded)

@@ -1,31 +1,17 @@
-"""Published protocols, the problems of every set, and custom rewards."""
+"""Published protocols and the problems of every set."""
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 from datasets import Dataset
+from transformers import AutoTokenizer
 
+from trl_credit.demo import DEMO, demo_model_path
 from trl_credit.lab.evaluation import PROTOCOLS, find_protocol, ha_dw_level
-from trl_credit.lab.evaluation.judging import judge
-from trl_credit.lab.evaluation.problems import as_problems, load_problems
+from trl_credit.lab.evaluation.problems import load_problems
 from trl_credit.lab.evaluation.sample_store import file_name
-
-
-def test_the_settings_that_no_paper_says():
-    aime = find_protocol("ha_dw", "aime25")[1]
-    assert aime.max_new_tokens == 4096 and find_protocol("ha_dw", "math500")[1].metrics == ("pass@1",)
-    for sets in (PROTOCOLS["s_trace"], PROTOCOLS["s_trace_8b"]):
-        assert all(p.samples == 16 and {"pass@16", "best@16"} <= set(p.metrics) for p in sets.values())
-    for greedy in PROTOCOLS["grpo_lambda"].values():
-        assert "not in the text" in greedy.source  # defaults of the script that the paper names
-    for context in ("2k", "4k", "32k"):
-        table = find_protocol(f"spo_table1_{context}", "aime24")[1]
-        assert (table.temperature, table.top_p, table.samples) == (0.6, 0.95, 1)
-    assert "ours" in find_protocol("spo_short", "knights_and_knaves_3ppl")[1].source
-    assert all(p.source for sets in PROTOCOLS.values() for p in sets.values())
-    label, changed = find_protocol("ha_dw", "aime25", temperature=0.6)
-    assert label == "ha_dw, changed" and changed.temperature == 0.6 and "changed: temperature" in changed.source
 
 
 def test_the_protocols_are_those_of_docs_papers():
@@ -36,15 +22,16 @@ def test_the_protocols_are_those_of_docs_papers():
             assert "sets" not in entry or set(PROTOCOLS[name]) == set(entry["sets"]), name
             for set_name in entry.get("only", PROTOCOLS[name]):
                 protocol = PROTOCOLS[name][set_name]
-                given = {key: getattr(protocol, key) for key in entry.get("are", {})}
-                assert given == entry.get("are", {}) and set(entry.get("metrics", ())) <= set(protocol.metrics), name
+                values = {key: getattr(protocol, key) for key in entry.get("are", {})}
+                assert values == entry.get("are", {}) and set(entry.get("metrics", ())) <= set(protocol.metrics), name
     assert {name for entry in entries for name in entry["protocols"]} == PROTOCOLS.keys() - {"demo", "demo_greedy"}
-
-
-def test_the_split_of_ha_dw():
-    assert [ha_dw_level(i) for i in (1, 2, 3, "Level 4", "5")] == ["easy", "mid", "mid", "hard", "hard"]
-    with pytest.raises(ValueError, match="1 to 5, got 'Level \\?'"):
-        ha_dw_level("Level ?")
+    assert all(protocol.source for sets in PROTOCOLS.values() for protocol in sets.values())
+    assert PROTOCOLS["demo"]["demo"].max_new_tokens == DEMO.max_completion_length
+    # values that no paper says
+    aime = find_protocol("ha_dw", "aime25")[1]
+    assert aime.max_new_tokens == 4096 and find_protocol("ha_dw", "math500")[1].metrics == ("pass@1",)
+    label, changed = find_protocol("ha_dw", "aime25", temperature=0.6)
+    assert label == "ha_dw, changed" and changed.temperature == 0.6 and "changed: temperature" in changed.source
 
 
 def test_every_set_can_be_evaluated(data_folder, sampler):
@@ -67,23 +54,20 @@ def test_every_set_can_be_evaluated(data_folder, sampler):
             assert counts == ([43, 195, 262] if data_folder.whole else [13, 28, 19])
 
 
-def test_knights_and_knaves_vote_by_the_roles_they_name():
-    reference = {"answer": "", "names": ["Zoey", "Ethan"], "truth": [True, False]}
-    texts = [
-        "<answer>(1) Zoey is a knight (2) Ethan is a knave</answer>",
-        "<answer>(1) Zoey is a knave (2) Ethan is a knave</answer>",
-        "<answer>Ethan is a knave, Zoey is a knave</answer>",
-        "no idea",
-    ]
-    verdicts = judge("knights_and_knaves", texts, [reference] * 4)
-    assert [verdict["correct"] for verdict in verdicts] == [True, False, False, False]
-    answers = [verdict["answer"] for verdict in verdicts]
-    assert answers[1] == answers[2] is not None and answers[3] is None
-
-
 def test_ids_must_differ_and_names_become_file_names(sampler):
     data = Dataset.from_dict({"prompt": ["1", "2"], "answer": ["1", "2"], "id": ["a", "a"]})
     with pytest.raises(ValueError, match="two problems of 's' have the id 'a'"):
-        as_problems(data, "s", sampler.tokenizer)
+        load_problems("s", sampler.tokenizer, data=data)
     assert file_name("Qwen/Qwen3-1.7B") == "Qwen_Qwen3-1.7B" and file_name("../..") == "_"
     assert len(file_name("a" * 300)) < 100 and file_name("a" * 300) != file_name("a" * 301)
+
+
+def test_the_digest_of_a_prompt_does_not_depend_on_the_tokenizer(tmp_path):
+    (tmp_path / "s.jsonl").write_text(json.dumps({"problem": "1+2", "answer": "3"}))
+    tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
+    digests = []
+    for template in (None, "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}"):
+        tokenizer.chat_template = template
+        problems = [load_problems(str(tmp_path / "s.jsonl"), tokenizer, style=style)[0] for style in ("boxed", "plain")]
+        digests.append([problem.digest for problem in problems])
+    assert digests[0] == digests[1] and digests[0][0] != digests[0][1]

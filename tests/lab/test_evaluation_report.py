@@ -8,18 +8,17 @@ from evaluation_helpers import run, save_noisy_model
 from matplotlib.axes import Axes
 
 from trl_credit.lab.evaluation import rescore
-from trl_credit.lab.evaluation.plots import draw_rows
 from trl_credit.lab.evaluation.problems import load_problems
 from trl_credit.lab.evaluation.runner import sample_lines
 from trl_credit.lab.evaluation.sample_store import write_samples
 from trl_credit.lab.evaluation.samplers import Sample
-from trl_credit.lab.evaluation.score_report import read_rows, score_markdown
+from trl_credit.lab.evaluation.score_report import draw_rows, read_rows, score_markdown
 from trl_credit.lab.evaluation.scores import score_row
 
 
 HEADER = {"version": 1, "model": "m", "revision": None, "protocol": "p", "samples": 1, "temperature": 1.0, "seed": 0}
-HEADER |= {"metrics": ["pass@1"], "reward": "accuracy"}
-SCORE = {"pass@1": {"value": 0.5, "low": 0.4, "high": 0.6}}
+HEADER |= {"metrics": ["pass@1"], "reward": "accuracy", "set": "s"}
+SCORE = {"pass@1": {"value": 0.5, "low": 0.4, "high": 0.6, "interval": "bootstrap"}}
 
 
 def test_a_file_with_levels_and_hostile_output(tmp_path, sampler):
@@ -40,7 +39,11 @@ def test_a_file_with_levels_and_hostile_output(tmp_path, sampler):
     text = (tmp_path / "evaluation.md").read_text()
     assert "a\\|b \\<i\\>\\_x\\_\\</i\\>\\$y\\$" in text and "boxed" not in text and "\x00" not in text
     table = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(table) == 3 + 3 + 5 and "| easy (level 1)" in text
+    assert len(table) == 3 + 3 + 5 and "| easy (level 1)" in text and "\n\nBy difficulty level.\n\n|" in text
+    rows[1]["level"] = "Level ?"
+    (tmp_path / "math500.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(ValueError, match=r"row 1 of '.*math500.jsonl' has a column .*got 'Level \?'"):
+        load_problems(str(tmp_path / "math500.jsonl"), sampler.tokenizer, style="plain")
 
 
 @pytest.mark.slow
@@ -49,79 +52,45 @@ def test_several_checkpoints_are_one_table(tmp_path, monkeypatch):
     for step, noise in ((20, 0.3), (10, 0.0)):
         save_noisy_model(f"runs/checkpoint-{step}", noise)
     models = ["runs/checkpoint-20", "runs/checkpoint-10"]
-    rows = run("out", models=models, sets=None, protocols=["demo", "demo_greedy"], changes=None, max_problems=8)
+    rows = run("out", models=models, sets=None, protocols=["demo", "demo_greedy"], changes=None, max_problems=4)
     assert [(r["model"], r["protocol"]) for r in rows] == [(m, p) for m in models for p in ("demo", "demo_greedy")]
     text = Path("out/evaluation.md").read_text()
     assert text.splitlines()[2].count("|") == 1 + 1 + 5 and "demo pass@16 (demo)" in text.splitlines()[2]
-    assert sum(line.startswith("| runs/checkpoint-10 ") for line in text.splitlines()) == 3
-    # later calls add to the table, and replace rows of the same model, set and protocol
-    run("out", models=models[:1], protocols=["demo_greedy"], changes=None, max_problems=8)
-    run("out", models=["demo"], protocols=["demo_greedy"], changes=None, max_problems=8)
-    assert len(read_rows(Path("out"))) == 5
-    assert read_rows(Path("out"))[:4] == json.loads(json.dumps(rows))
+    # a later call adds to the table, and replaces rows of the same model, set and protocol
+    run("out", models=[*models[:1], "demo"], protocols=["demo_greedy"], changes=None, max_problems=4)
+    assert len(read_rows(Path("out"))) == 5 and read_rows(Path("out"))[:4] == json.loads(json.dumps(rows))
 
 
 def test_axes_name_the_step_of_one_runs_checkpoints_and_the_verdicts_that_are_drawn(monkeypatch):
     labels = []
     for name in ("set_xlabel", "set_ylabel"):
         monkeypatch.setattr(Axes, name, lambda axes, label, **kwargs: labels.append(label))
-    row = {"set": "s", "protocol": "p", "metrics": SCORE}
-    strict = [{**row, "model": "a"}, {**row, "model": "a", "set": "two", "metrics_strict": SCORE}]
-    for rows, expected in (
-        ([{**row, "model": m} for m in ("r/checkpoint-1", "r/checkpoint-2/")], {"optimizer step"}),
-        ([{**row, "model": m} for m in ("a/checkpoint-1", "b/checkpoint-2")], set()),
-        ([{**row, "model": "checkpoint-1"}], set()),
-        ([{**row, "model": m} for m in "ab"], set()),
-        (strict, {"percent, read permissively"}),
+    strict = {"metrics_strict": SCORE}
+    for models, more, expected in (
+        (["r/checkpoint-1", "r/checkpoint-2/"], {}, {"optimizer step", "percent"}),
+        (["a/checkpoint-1", "b/checkpoint-2"], {}, {"percent"}),
+        (["checkpoint-1"], {}, {"percent"}),
+        (["a", "_b$"], strict, {"percent, read permissively"}),
     ):
         labels.clear()
-        draw_rows(rows)
-        assert set(labels) == expected | {"percent"}
+        draw_rows([{"set": "s", "protocol": "p", "metrics": SCORE, "model": model, **more} for model in models])
+        assert set(labels) == expected
 
 
-def test_answers_are_read_permissively_and_strictly_and_the_table_says_which(tmp_path, sampler):
-    rows = [
-        {"problem": "Compute $17\\cdot 23$.", "answer": "391"},
-        {"problem": "Expand $(x+1)^2$.", "answer": "x^2+2x+1"},
-    ]
-    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    problems = load_problems(str(tmp_path / "own.jsonl"), sampler.tokenizer)
-    texts = [["\\boxed{391}", "\\boxed{23*17}"], ["\\boxed{(1+x)^2}", "\\boxed{2x+1+x^2}"]]
-    header = {**HEADER, "set": "own", "samples": 2, "problems": 2, "metrics": ["avg@2", "pass@2"]}
-    lines = sample_lines(header, problems, [[Sample(text, 3, False) for text in both] for both in texts])
-    assert [[s["correct"] for s in line["samples"]] for line in lines] == [[True, True]] * 2
-    strict = [[True, False], [False, True]]
-    assert [[s["correct_strict"] for s in line["samples"]] for line in lines] == strict
-    row = score_row(header, lines)
-    assert [row[part]["avg@2"]["value"] for part in ("metrics", "metrics_strict")] == [1.0, 0.5]
-    for line in lines:
-        for sample in line["samples"]:
-            del sample["correct_strict"]  # as in samples of other rewards
-    other = score_row(header, lines)
-    assert "metrics_strict" not in other and "strict" not in score_markdown([other])
-    write_samples(tmp_path / "samples" / "m" / "own-p.jsonl", header, lines)
-    assert rescore(tmp_path) == [row]
-    text = (tmp_path / "evaluation.md").read_text()
-    head = next(line for line in text.splitlines() if line.startswith("|"))
-    assert [cell.strip() for cell in head.split("|")[2:-1]] == [
-        f"own {metric}" for metric in ("avg@2", "pass@2", "avg@2 strict", "pass@2 strict")
-    ]
-    assert "strict columns need a value" in text and "| 50.0 [" in text
-
-
-def test_intervals_of_a_set_without_levels():
-    header = {**HEADER, "set": "s", "revision": "0123456789abcdef", "temperature": 0.0}
+def test_intervals_revisions_and_strict_columns():
+    header = {**HEADER, "revision": "0123456789abcdef", "temperature": 0.0}
     sample = {"answer": "1", "correct": True, "length": 3, "truncated": False}
     right = {"reference": {"answer": "1"}, "samples": [sample]}
     row = score_row(header, [right])
-    assert row["by_level"] == {}
     wilson = {"value": 1.0, "low": pytest.approx(0.2065, abs=1e-4), "high": 1.0, "interval": "wilson"}
     assert row["metrics"]["pass@1"] == wilson  # one right problem shows little
     text = score_markdown([row])
     assert "| m (0123456789ab) " in text and "greedy" in text and "By difficulty" not in text
-    assert "| 100.0 [20.7, 100.0] W |" in text and "W: Wilson's interval, since all problems scored the same" in text
+    assert "| 100.0 [20.7, 100.0] W |" in text and "W: Wilson's interval" in text and "strict" not in text
     wrong = [{"reference": {"answer": "1"}, "samples": [{**sample, "correct": False}]}] * 24
     assert "| 0.0 [0.0, 13.8] W " in score_markdown([score_row(header, wrong)])
-    row = score_row(header, [*wrong, right])
-    assert row["metrics"]["pass@1"]["interval"] == "bootstrap" and "Wilson" not in score_markdown([row])
-    assert "| 4.0 [0.0, 12.0] |" in score_markdown([row])
+    text = score_markdown([score_row(header, [*wrong, right])])
+    assert "| 4.0 [0.0, 12.0] |" in text and "Wilson" not in text
+    row = score_row(header, [{**right, "samples": [{**sample, "correct_strict": False}]}])
+    assert [row[part]["pass@1"]["value"] for part in ("metrics", "metrics_strict")] == [1.0, 0.0]
+    assert "| s pass@1 " in score_markdown([row]) and "| s pass@1 strict " in score_markdown([row])

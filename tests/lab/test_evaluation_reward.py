@@ -1,11 +1,11 @@
-"""Evaluation of a custom task: a file of problems and a custom reward function."""
+"""Verdicts: a custom reward on a file of problems, permissive and strict answers, roles of knights and knaves."""
 
 import json
+from pathlib import Path
 
 import pytest
 from evaluation_helpers import sample_file
 
-from trl_credit import cli as commands
 from trl_credit.lab.evaluation.judging import judge
 
 
@@ -15,16 +15,12 @@ import os
 def right(prompts, completions, unit, **kwargs):
     assert all(p.startswith("1+") for p in prompts) and set(unit) == {"m", "s"} and set(kwargs) == {"tests"}
     return [float(u == os.environ["UNIT"]) for u in unit]
-def other(completions, **kwargs):
-    return [1.0] * len(completions)
 async def slow(completions, **kwargs):
     return [True] * len(completions)
 def half(completions, **kwargs):
     return [0.5] * len(completions)
 def short(completions, **kwargs):
     return [1.0]
-def nothing(completions, **kwargs):
-    return [None] * len(completions)
 def raises(completions, **kwargs):
     return [1 / 0 for _ in completions]
 def ids(completions, completion_ids, **kwargs):
@@ -41,68 +37,68 @@ def chat(completions, **kwargs):
 def call(tmp_path, monkeypatch, command_said):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("UNIT", "m")
-    (tmp_path / "mine.py").write_text(REWARD)
+    Path("mine.py").write_text(REWARD)
     rows = [{"prompt": f"1+{i}=", "unit": "ms"[i % 2], "tests": [{"in": i}]} for i in range(4)]
-    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
-
-    def run(reward: str, *argv: str) -> tuple[int, str]:
-        code, out, error = command_said("eval", "--reward", reward, *FLAGS, *argv)
-        return code, out if code == 0 else error.strip().splitlines()[-1]
-
-    return run
+    Path("mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return lambda *words: command_said("eval", *FLAGS, *words)
 
 
-def scores(tmp_path) -> dict[str, float]:
-    (row,) = json.loads((tmp_path / "out" / "evaluation.json").read_text())["rows"]
-    return {metric: numbers["value"] for metric, numbers in row["metrics"].items()}
+def score() -> float:
+    (row,) = json.loads(Path("out/evaluation.json").read_text())["rows"]
+    return row["metrics"]["pass@1"]["value"]
 
 
-def test_a_custom_reward_judges_a_custom_file(call, tmp_path):
-    code, out = call("mine.py:right", "--sets", "mine.jsonl")
-    assert code == 0 and "mine pass@1" in out and scores(tmp_path)["pass@1"] == 0.5
-    header = json.loads(sample_file(tmp_path / "out").read_text().splitlines()[0])
+def test_a_custom_reward_judges_a_custom_file(call):
+    code, out, _ = call("--reward", "mine.py:right", "--sets", "mine.jsonl")
+    assert code == 0 and "mine pass@1" in out and score() == 0.5
+    header = json.loads(sample_file("out").read_text().splitlines()[0])
     assert header["reward"] == "mine.py:right" and header["reward_source"].startswith("mine.py:right ")
-
-
-def test_another_reward_judges_the_same_samples_only_when_asked(call, tmp_path):
-    call("mine.py:right", "--sets", "mine.jsonl")
-    code, error = call("mine.py:other", "--sets", "mine.jsonl")
-    assert code == 2 and "holds samples with reward_source 'mine.py:right " in error
-    assert error.endswith("or judge them again with --rescore --reward")
-    assert call("mine.py:other", "--rescore")[0] == 0 and scores(tmp_path)["pass@1"] == 1.0
-    assert call("mine.py:slow", "--rescore")[0] == 0  # a coroutine
-    (tmp_path / "mine.py").write_text(REWARD.replace("[True]", "[False]"))
-    assert commands.main(["eval", "--rescore", "--trust_run", "--output_dir", "out"]) == 0  # by the present file
-    assert scores(tmp_path)["pass@1"] == 0.0
+    code, _, error = call("--reward", "mine.py:slow", "--sets", "mine.jsonl")
+    assert code == 2 and "holds samples with reward_source 'mine.py:right " in error and "--rescore --reward" in error
+    assert call("--reward", "mine.py:slow", "--rescore")[0] == 0 and score() == 1.0  # a coroutine
+    Path("mine.py").write_text(REWARD.replace("[True]", "[False]"))
+    assert call("--rescore", "--trust_run")[0] == 0 and score() == 0.0  # by the present file
 
 
 @pytest.mark.parametrize(
-    ("reward", "message"),
+    ("reward", "words"),
     [
-        ("mine.py:half", "the reward 'mine.py:half' gave 0.5, but an evaluation needs 0 or 1"),
-        ("mine.py:nothing", "gave None, but an evaluation needs 0 or 1"),
-        ("mine.py:short", "reward function 'short' returned 1 rewards for 8 responses"),
-        ("mine.py:raises", "reward function 'raises' raised ZeroDivisionError: division by zero"),
-        ("mine.py:ids", "needs 'completion_ids', which exists in training only"),
-        ("mine.py:column", "reward function 'column' asks for 'length', and the set has only"),
-        ("mine.py:no_such", "'no_such' is not a function there"),
-        ("no.py:f", "there is no file 'no.py'"),
+        ("mine.py:half", "gave 0.5, but an evaluation needs 0 or 1"),
+        ("mine.py:short", "returned 1 rewards for 8 responses"),
+        ("mine.py:raises", "ZeroDivisionError"),
+        ("mine.py:ids", "'completion_ids', which exists in training only"),
+        ("mine.py:column", "'length', and the set has only"),
         ("acuracy", "unknown reward 'acuracy'"),
     ],
 )
-def test_an_unusable_reward_is_refused_in_one_line(call, tmp_path, reward, message):
-    code, error = call(reward, "--sets", "mine.jsonl")
-    assert code == 2 and error.startswith("error: ") and message in error and "Nothing was trained" not in error
-    assert not (tmp_path / "out" / "evaluation.md").exists()
+def test_an_unusable_reward_is_refused_in_one_line(call, reward, words):
+    code, _, error = call("--reward", reward, "--sets", "mine.jsonl")
+    assert code == 2 and words in error.strip().splitlines()[-1] and "Nothing was trained" not in error
+    assert not Path("out/evaluation.md").exists()
 
 
-def test_samples_of_a_sets_own_reward_hold_no_prompts(call):
-    assert commands.main(["eval", "--max_problems", "2", "--output_dir", "out", "--quiet"]) == 0
-    code, error = call("mine.py:other", "--rescore")
+def test_samples_of_a_sets_own_reward_hold_no_prompts(call, command_said):
+    assert command_said("eval", "--max_problems", "2", "--output_dir", "out", "--quiet")[0] == 0
+    code, _, error = call("--reward", "mine.py:slow", "--rescore")
     assert code == 2 and "these samples hold no prompts" in error and "--overwrite" in error
 
 
-def test_messages_are_judged_as_messages(call):
-    prompt = [{"role": "user", "content": "1+1="}]
-    verdicts = judge("mine.py:chat", ["2", "3"], [{"prompt": prompt}] * 2)
-    assert verdicts == [{"answer": None, "correct": True}, {"answer": None, "correct": False}]
+def test_verdicts_of_messages_roles_and_answers(call):
+    messages = [{"prompt": [{"role": "user", "content": "1+1="}]}] * 2
+    assert [verdict["correct"] for verdict in judge("mine.py:chat", ["2", "3"], messages)] == [True, False]
+    reference = {"answer": "", "names": ["Zoey", "Ethan"], "truth": [True, False]}
+    texts = [
+        "<answer>(1) Zoey is a knight (2) Ethan is a knave</answer>",
+        "<answer>(1) Zoey is a knave (2) Ethan is a knave</answer>",
+        "<answer>Ethan is a knave, Zoey is a knave</answer>",
+        "no idea",
+    ]
+    right, *wrong = judge("knights_and_knaves", texts, [reference] * 4)
+    assert right["correct"] and not any(verdict["correct"] for verdict in wrong)
+    assert wrong[0]["answer"] == wrong[1]["answer"] is not None and wrong[2]["answer"] is None
+    problems = ["Compute $17\\cdot 23$.", "Compute $17\\cdot 23$.", "Expand $(x+1)^2$.", "Expand $(x+1)^2$."]
+    texts = ["\\boxed{391}", "\\boxed{23*17}", "\\boxed{(1+x)^2}", "\\boxed{2x+1+x^2}"]
+    references = [{"answer": answer} for answer in ("391", "391", "x^2+2x+1", "x^2+2x+1")]
+    verdicts = judge("accuracy", texts, references, problems)
+    assert [verdict["correct"] for verdict in verdicts] == [True] * 4
+    assert [verdict["correct_strict"] for verdict in verdicts] == [True, False, False, True]

@@ -88,10 +88,3 @@ def test_a_response_that_ends_with_the_padding_token(width):
     data = batch_of([(1, width)], prompt_width=1, width=width)
     data[keys.COMPLETION_IDS][0, -1] = PAD
     assert len(split_rows(data, rows=[0], **HOW)[0][keys.COMPLETION_IDS]) == width
-
-
-def test_rows_do_not_share_memory_with_the_batch():
-    data = batch_of([(2, 3)], prompt_width=2, width=3)
-    row = split_rows(data, rows=[0], **HOW)[0]
-    data[keys.OLD_LOGPS].fill_(99.0)
-    assert row[keys.OLD_LOGPS].max() < 99.0 and row[keys.OLD_LOGPS].untyped_storage().nbytes() == 12

@@ -9,7 +9,6 @@ from segment_helpers import CHAIN, TREE
 from transformers import set_seed
 
 from trl_credit import Credit
-from trl_credit.config.knobs import when
 from trl_credit.credit.tokens import BatchTokens, wide
 from trl_credit.testing import check_credit, made_up_tokens
 
@@ -74,23 +73,12 @@ def test_it_is_taken_once_per_generation_batch_and_in_evaluation(make_trainer):
     assert len(calls) > 2 and set(calls[2:]) == {8}
 
 
-def test_a_condition_says_when_it_is_taken(trained):
-    def given(config, batch):
-        raise AssertionError("it is not taken")
-
-    given.acts = when(loss_type="grpo")
-    seen = []
-    trained(credit=declaring(given, seen), loss_type="dapo")
-    assert seen and all(tokens.statistics_t is None for tokens in seen)
-
-
 @pytest.mark.parametrize(
     ("result", "said"),
     [
-        (lambda batch: None, "must be a floating tensor of shape .*it returned NoneType"),
-        (lambda batch: batch.logp_t[:, 0], "it returned torch.float32 of shape"),
+        (lambda batch: batch.logp_t[:, 0], "must be a floating tensor of shape .*it returned torch.float32 of shape"),
         (lambda batch: batch.mask_t.long(), "it returned torch.int64 of shape"),
-        (lambda batch: batch.nothing, "batch statistics of .* raised AttributeError"),
+        (lambda batch: batch.columns[0], "batch statistics of .* raised TypeError.* None here: batch.columns"),
     ],
 )
 def test_a_wrong_result_is_refused(make_trainer, result, said):
@@ -105,11 +93,9 @@ def test_without_log_probabilities_it_is_refused_when_the_configuration_is_built
         ValueError, match="takes statistics over the generation batch.*Set steps_per_generation=2 or num"
     ):
         args_of(credit=credit)
-    for settings in ({"num_iterations": 2}, {"steps_per_generation": 3}):
-        args_of(credit=credit, **settings)
-    for settings in ({"td_upper_bound": True}, {"whiten_advantages": "microbatch"}):
-        with pytest.raises(ValueError, match=f"{next(iter(settings))}=.*takes statistics over the batch"):
-            args_of(credit=credit, num_iterations=2, **settings)
+    args_of(credit=credit, num_iterations=2)
+    with pytest.raises(ValueError, match="td_upper_bound=.*takes statistics over the batch"):
+        args_of(credit=credit, num_iterations=2, td_upper_bound=True)
 
 
 class Reads:
@@ -157,15 +143,6 @@ def test_a_batch_has_what_belongs_to_its_rows(trained, source):
     assert (batch.segment_ids.max() > 0) == (source == "chain")
 
 
-def test_an_error_says_what_a_tree_does_not_know(make_trainer):
-    class Rewards(Reads, needs="columns"):
-        def statistics(self, config, batch):
-            return batch.rewards.unsqueeze(1) * batch.mask_t
-
-    with pytest.raises(Exception, match="batch.rewards is None: a row of a tree is a segment"):
-        make_trainer(credit=Rewards, **TREE).train()
-
-
 def test_only_what_reads_log_probabilities_costs_a_pass(make_trainer):
     class Plain(Reads):
         pass
@@ -180,12 +157,6 @@ def test_only_what_reads_log_probabilities_costs_a_pass(make_trainer):
 
     with pytest.raises(ValueError, match="is one update per batch, for which no π_old is computed"):
         args_of(credit=Logps)
-
-    class Unknown(Reads, needs=("hidden", "attention")):
-        pass
-
-    with pytest.raises(ValueError, match="needs 'attention': choose among logps, columns, hidden, entropy_gradient"):
-        args_of(credit=Unknown)
 
 
 # Cuts, processes, resumes
@@ -222,21 +193,6 @@ def test_the_cut_into_micro_batches_does_not_matter(make_trainer, algo):
     if algo != "fipo":
         assert torch.equal(a["batch_statistics"], b["batch_statistics"]) and a["batch_statistics"].sum() > 4
     torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
-
-
-def test_the_seed_of_the_generator_follows_from_that_of_the_run_and_from_the_step(make_trainer):
-    def seeds(**settings):
-        found = []
-
-        def given(config, batch):
-            found.append(batch.generator.initial_seed())
-            return batch.mask_t
-
-        learned(make_trainer(credit=declaring(given), num_iterations=2, max_steps=6, **settings))
-        return found
-
-    first = seeds()
-    assert len(set(first)) == 3 and seeds() == first and not set(seeds(seed=7)) & set(first)
 
 
 @pytest.mark.parametrize("algo", ["clip_cov", "kl_cov"])
@@ -283,8 +239,8 @@ def test_check_credit_takes_statistics_of_all_rows():
     tokens = made_up_tokens()
     assert tokens.statistics_t is None
     draws = needs(lambda config, batch: torch.rand(batch.logp_t.shape, dtype=torch.float64))
-    with pytest.raises(AssertionError, match="'batch statistics': differs in a second call: draw from batch.generator"):
+    with pytest.raises(AssertionError, match="'batch statistics'.*draw from batch.generator"):
         check_credit(draws, config=args)
     padded = needs(lambda config, batch: mean_of(batch, torch.ones_like(batch.mask_t)))
-    with pytest.raises(AssertionError, match="'batch statistics': .* change it: use batch.mask_t"):
+    with pytest.raises(AssertionError, match="'batch statistics'.* use batch.mask_t"):
         check_credit(padded, config=args)

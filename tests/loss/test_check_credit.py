@@ -21,9 +21,7 @@ def test_check_credit_passes_custom_functions(name, tmp_path):
     ("knobs", "limit"),
     [
         ({}, {}),
-        ({"importance": "eligible"}, {"trace_lambda": 0.0}),
         ({"importance": "eligible", "selector": "entropy"}, {"trace_lambda": 0.0}),
-        ({"importance": "lambda_trace"}, {"trace_lambda": 0.0}),
         ({"importance": "lambda_trace", "trace_style": "both"}, {"importance": "token"}),
         ({"importance": "sequence"}, {"importance": "token"}),
         ({"loss_weight": "trace_past", "loss_weight_confidence": "tanh_grad"}, {"loss_weight": "none"}),
@@ -108,15 +106,5 @@ class Average:
         self.mean = state["mean"]
 
 
-@dataclass
-class Endless:
-    factor: float
-
-    def credit(self, config, tokens):
-        return assign_credit(config, tokens)
-
-
-def test_every_call_begins_with_the_same_state_and_a_setting_has_a_default():
+def test_every_call_begins_with_the_same_state():
     assert len(check_credit(Average)) == len(check_credit(Average(decay=0.1))) == 11
-    with pytest.raises(ValueError, match="credit=Endless: its setting 'factor' has no default: give it one"):
-        check_credit(Endless)

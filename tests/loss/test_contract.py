@@ -10,7 +10,6 @@ from custom_functions import custom
 from toy_loss import check_close, check_same, run, toy
 
 import trl_credit
-from trl_credit.trainer import refusals
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "vespo"])
@@ -30,16 +29,6 @@ def test_trls_levels_of_importance_are_trl_to_the_last_bit(make_trainer, toy_los
     ours, theirs = make_trainer("base", **settings), make_trainer((trl.GRPOConfig, trl.GRPOTrainer), **settings)
     assert ours.args.importance == level
     check_same(run(theirs, toy_loss, toy()), run(ours, toy_loss, toy()))
-
-
-def test_luspo_with_segments_is_a_sum_over_tokens(make_trainer, toy_loss):
-    t = toy()
-    t["advantages"] = t["advantages"].unsqueeze(1) * torch.linspace(-1, 2, 7, dtype=torch.float64)
-    luspo, dr_grpo = (
-        make_trainer("base", rollouts="chain", loss_type=name, beta=0.04) for name in ("luspo", "dr_grpo")
-    )
-    scaled = [part * dr_grpo.args.max_completion_length for part in run(dr_grpo, toy_loss, t)]
-    check_close(run(luspo, toy_loss, t), scaled)
 
 
 def test_sequence_token_equals_sequence_under_uniform_advantages(make_trainer, toy_loss):
@@ -67,26 +56,6 @@ def test_limits_that_are_grpo(make_trainer, toy_loss, knobs):
     plain = make_trainer("base", loss_type="grpo", beta=0.04, use_bias_correction_kl=False)
     limit = make_trainer("base", loss_type="grpo", beta=0.04, use_bias_correction_kl=False, **knobs)
     check_close(run(limit, toy_loss, toy()), run(plain, toy_loss, toy()), rtol=1e-14, atol=1e-15)
-
-
-def test_eligible_clips_exactly_where_grpo_clips(make_trainer, toy_loss):
-    t = toy()
-    plain, p_trace = make_trainer("base", loss_type="grpo"), make_trainer("p_trace", beta=0.0)
-    run(plain, toy_loss, t), run(p_trace, toy_loss, t)
-    name = "clip_ratio/region_mean"
-    plain, p_trace = plain._metrics["eval"], p_trace._metrics["eval"]  # a model is loaded in this mode
-    assert plain[name] == p_trace[name] and plain[name][0] > 0
-    assert p_trace["credit/clip_fraction"] == pytest.approx(plain[name])
-
-
-def test_on_policy_past_identities(make_trainer, toy_loss):
-    """On-policy, P-trace, the ε-trace and the ε-weight `future` have one gradient."""
-    grads = []
-    for knobs in ({"importance": "eligible"}, {"importance": "lambda_trace"}, {"loss_weight": "trace_future"}):
-        trainer = make_trainer("base", loss_type="dr_grpo", **knobs)
-        grads.append(run(trainer, toy_loss, toy(), with_old=False)[1])
-    torch.testing.assert_close(grads[0], grads[1], rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(grads[0], grads[2], rtol=1e-12, atol=1e-14)
 
 
 def test_kl_never_carries_a_trace(make_trainer, toy_loss):
@@ -140,26 +109,6 @@ def test_a_hook_that_does_not_run_once_is_an_error(make_trainer, toy_loss, monke
     monkeypatch.setattr(trl.GRPOTrainer, "_compute_loss", loss)
     with pytest.raises(RuntimeError, match=f"{times} times in one loss"):
         run(trainer, toy_loss, toy())
-
-
-def test_more_outputs_of_the_forward_pass_go_through(make_trainer, monkeypatch):
-    trainer = make_trainer("s_trace")
-    outputs = (torch.zeros(1, 1), torch.zeros(1, 1), None, "new in the next TRL")
-    monkeypatch.setattr(trl.GRPOTrainer, "_get_per_token_logps_and_entropies", lambda self, *a, **k: outputs)
-    assert trainer._get_per_token_logps_and_entropies(trainer.model, new_argument=1) is outputs
-
-
-def test_a_newer_trl_warns(recwarn):
-    refusals.check_trl_version(trl.__version__)
-    assert not [w for w in recwarn if "trl_credit" in str(w.message)]
-    with pytest.warns(UserWarning, match="newer than"):
-        refusals.check_trl_version("1.99.0")
-
-
-def test_liger_before_1_14_is_refused(make_trainer, monkeypatch):
-    monkeypatch.setattr(trl, "__version__", "1.13.0")
-    with pytest.raises(ValueError, match="use_liger_kernel=False"):
-        make_trainer("base", use_liger_kernel=True)
 
 
 def test_plain_grpo_config_is_refused(make_trainer):

@@ -72,23 +72,6 @@ def test_an_entropy_bonus_has_a_gradient_where_it_is_asked_for(make_trainer, toy
         toy_loss(trainer, inputs, logps=t["logps"], entropies=t["entropies"].detach())
 
 
-def test_a_loss_that_reads_detached_entropies_is_warned_of(trained, caplog):
-    detached = bonus(())
-    trained(credit=detached, max_steps=1)
-    assert "declare needs = ('entropy_gradient',)" in caplog.text
-
-
-def test_an_entropy_bonus_trains_as_trls(trained):
-    """Its mean runs over the loss tokens too."""
-    same = {"loss_type": "bnpo", "optim": "sgd", "learning_rate": 0.5, "max_steps": 1, "epsilon": 9.0}
-    ours, trls, plain = (
-        weights(trained(**same, **own)) for own in ({"credit": bonus("entropy_gradient")}, {"entropy_coef": 0.2}, {})
-    )
-    for name, x in ours.items():
-        torch.testing.assert_close(x, trls[name], rtol=1e-5, atol=1e-6)
-    assert any((x - plain[name]).abs().max() > 1e-4 for name, x in ours.items())
-
-
 def test_padding_does_not_change_vespo_with_a_ratio_to_the_engine(make_trainer, toy_loss):
     trainer = make_trainer(loss_type="vespo")
     trainer.use_vllm, found = True, []

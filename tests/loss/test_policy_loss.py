@@ -6,8 +6,6 @@ import pytest
 import torch
 from toy_loss import check_close, check_loss, run, toy
 
-from trl_credit.credit.selection import select_high_entropy
-
 
 @pytest.mark.parametrize("half", [False, True], ids=["paper", "code"])
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "bnpo"])
@@ -105,14 +103,6 @@ def test_a_rate_of_0_is_grpo_and_of_1_is_p_trace(make_trainer, toy_loss, selecto
             knobs = {"selector": selector, "selective_rate": rate, "leave_own_out": leave_own_out}
             found = gradient(make_trainer, toy_loss, importance="eligible", **knobs)
             torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
-
-
-def test_without_decay_a_selected_token_keeps_its_own_gradient(make_trainer, toy_loss):
-    """What is left of the ablation without `leave_own_out`."""
-    knobs = {"importance": "eligible", "selector": "entropy", "selective_rate": 0.5, "leave_own_out": False}
-    own, t = gradient(make_trainer, toy_loss, **knobs, trace_lambda=0.0), toy()
-    chosen = select_high_entropy(t["entropies"], rate=0.5, mask_t=t["mask"])
-    torch.testing.assert_close(own, gradient(make_trainer, toy_loss) * chosen, rtol=1e-12, atol=1e-14)
 
 
 def test_a_floor_acts_from_its_value_on(make_trainer, toy_loss):

@@ -4,8 +4,6 @@ import pytest
 import torch
 from segment_helpers import CHAIN, TREE, batches, generation_batch, gradients, in_double, plans, steps_of
 
-from trl_credit.rollouts.replay import question_key, question_number
-
 
 MASK = {"token_mask": "probability", "probability_threshold": 0.06}
 SMALL = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "num_generations": 4, "temperature": 1.3}
@@ -63,10 +61,3 @@ def test_rows_of_a_replayed_prompt_weigh_alike(make_trainer):
         shares = [x for x in of.values() if x]
         assert shares == pytest.approx([1 / len(shares)] * len(shares))
     assert all(row["credit/rows"] for row in steps_of(trainer))
-
-
-def test_a_key_is_a_number_of_eight_bytes():
-    numbers = {question_number(question_key([i, i])) for i in range(1000)}
-    assert len(numbers) == 1000 and 0 not in numbers
-    assert torch.tensor(sorted(numbers)).dtype == torch.int64 and min(numbers) < 0 < max(numbers)
-    assert question_number("") == 0

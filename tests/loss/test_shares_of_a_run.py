@@ -4,12 +4,9 @@ import pytest
 import torch
 from conftest import toy_inputs
 from peft import LoraConfig
-from segment_helpers import CHAIN, TREE
 from transformers import AutoModelForCausalLM
 
-from trl_credit import CreditConfig, STraceConfig
 from trl_credit.credit.selection import select_high_entropy
-from trl_credit.loss import keys
 
 
 ON_POLICY = {"beta": 0.0, "loss_type": "dr_grpo"}
@@ -17,12 +14,9 @@ SELECTED = {"trace_lambda": 0.7, "selective_rate": 0.3}
 WEIGHTED = {"loss_weight": "trace_past", "loss_weight_confidence": "tanh_grad", "trace_lambda": 0.7}
 CASES = {
     "s_trace": ("s_trace", SELECTED),
-    "s_trace without its own term": ("s_trace", {**SELECTED, "leave_own_out": False}),
-    "p_trace": ("p_trace", {"trace_lambda": 0.7}),
     "grpo_lambda": ("grpo_lambda", {"trace_lambda": 0.7}),
     "a weight with a gradient": ("grpo_lambda", {**WEIGHTED, "importance": "token"}),
     "grpo": ("grpo", {}),
-    "gspo_token": ("gspo_token", {}),
     "mask": ("grpo", {"token_mask": "probability", "probability_threshold": 0.8}),
     "top fifth": ("grpo", {"top_entropy_quantile": 0.2}),
     "a trace from the top fifth": ("s_trace", {**SELECTED, "top_entropy_quantile": 0.2}),
@@ -60,21 +54,6 @@ def test_both_shares_by_hand_and_by_the_gradient_of_the_loss(make_trainer, toy_l
         noise += sum(values[t].item() for t in row)
     assert found["credit/last_tokens_share"] == pytest.approx([above / below], rel=1e-5)
     assert found["credit/noise_share"] == pytest.approx([outside / noise], rel=1e-5)
-
-
-@pytest.mark.parametrize("algo", ["s_trace", "grpo", "spo_chain"])
-def test_a_run_logs_both(trained, algo):
-    settings = {**CHAIN, "max_steps": 2} if algo == "spo_chain" else {"max_steps": 2}
-    rows = [row for row in trained(algo, **settings).state.log_history if "credit/noise_share" in row]
-    assert len(rows) == 2
-    assert all(0.0 < row["credit/noise_share"] < 1.0 for row in rows)
-    # responses of at most 8 tokens lie within the last 20
-    assert [row["credit/last_tokens_share"] for row in rows] == pytest.approx([1.0] * 2)
-
-
-def test_rows_of_trees_have_no_last_tokens(trained):
-    row = trained(**TREE, max_steps=1).state.log_history[0]
-    assert "credit/noise_share" in row and "credit/last_tokens_share" not in row
 
 
 # The selector by the entropy of the policy that training began with
@@ -124,25 +103,3 @@ def test_the_selection_is_by_the_model_that_training_began_with(make_trainer, ti
     inside = seen[0][1].mask_t.bool()
     torch.testing.assert_close(seen[0][1].ref_entropy_t[inside], seen[0][1].entropy_t[inside], rtol=1e-4, atol=1e-5)
     assert same[0] and not same[-1]
-
-
-def test_other_selectors_keep_no_entropy_of_the_reference(make_trainer):
-    trainer = make_trainer("s_trace", beta=0.001, max_steps=1)
-    made, generate = [], trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda inputs: made.append(generate(inputs)) or made[-1]
-    trainer.train()
-    assert keys.REF_LOGPS in made[0] and keys.REF_ENTROPIES not in made[0]
-
-
-@pytest.mark.parametrize(
-    ("knobs", "message"),
-    [
-        ({"beta": 0.0}, r"^beta=0.0 with selector='entropy_reference': .*Set beta to a number above 0, such as 0.001"),
-        ({"sync_ref_model": True}, r"^sync_ref_model=True with selector='entropy_reference': .*Set sync_ref_model"),
-    ],
-)
-def test_it_is_refused_without_a_fixed_reference(tmp_path, knobs, message):
-    with pytest.raises(ValueError, match=message):
-        STraceConfig(str(tmp_path), report_to="none", **{**REFERENCE, **knobs})
-    with pytest.raises(ValueError, match="importance='eligible'"):
-        CreditConfig(str(tmp_path), report_to="none", selector="entropy_reference", beta=0.1)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import toy_inputs
 from passes_helpers import tool_rollout
 from toy_loss import check_close, check_loss, check_same, run, toy
 from turn_helpers import TURN_FORMS, mean_of_turns, turn_jacobian
@@ -31,87 +30,6 @@ def turned(mask=WRITTEN):
 
 PLAIN_KL = {"beta": 0.3, "use_bias_correction_kl": False}
 MASK = {"token_mask": "probability", "probability_threshold": 0.4}
-
-
-@pytest.mark.parametrize("form", TURN_FORMS)
-@pytest.mark.parametrize("loss_type", ["grpo", "dapo"])
-def test_the_loss_of_a_weight_per_turn_in_closed_form(make_trainer, toy_loss, form, loss_type):
-    """min(ρA, clip(ρ)A) with ρ = exp(W), and β k3 on the plain log-ratio. Its gradient is that of ρ by the matrix."""
-    t = turned()
-    trainer = make_trainer("base", loss_type=loss_type, **TURN_FORMS[form], **PLAIN_KL)
-    loss, gradient = run(trainer, toy_loss, t)
-    mask, logps, a_t = t["mask"].double(), t["logps"], t["advantages"].unsqueeze(1)
-    ids = turn_numbers(t["mask"])
-    z = None
-    if "selector" in TURN_FORMS[form]:  # half of the turns, rounded up, by mean entropy
-        z = torch.zeros_like(mask)
-        for row, (own, entropy) in enumerate(zip(ids, t["entropies"], strict=True)):
-            means = {int(turn): entropy[own == turn].mean().item() for turn in own.unique() if turn >= 0}
-            for turn in sorted(means, key=means.get, reverse=True)[: (len(means) + 1) // 2]:
-                z[row][own == turn] = 1
-    rows = zip(ids.tolist(), t["mask"].tolist(), [None] * 4 if z is None else z.tolist(), strict=True)
-    jacobian = torch.stack([turn_jacobian(trainer.args, *row) for row in rows])
-    difference = ((logps - t["old"]) * mask).detach()
-    w = difference
-    if form == "turn_token":
-        config = CreditConfig(output_dir="unused", report_to="none", importance="turn")
-        rows = zip(ids.tolist(), t["mask"].tolist(), strict=True)
-        w = torch.einsum("btk,bk->bt", torch.stack([turn_jacobian(config, *row) for row in rows]), difference)
-    elif form.startswith(("turn", "lambda")):
-        w = torch.einsum("btk,bk->bt", jacobian, difference)
-    w = w.clone().requires_grad_()
-    surrogate = torch.minimum(w.exp() * a_t, w.exp().clamp(0.8, 1.2) * a_t) * mask
-    share = 1 / mask.sum(1, keepdim=True) / 4 if loss_type == "grpo" else 1 / mask.sum()
-    (c_t,) = torch.autograd.grad(-(surrogate * share).sum(), w)
-    assert c_t.count_nonzero() < mask.sum()  # some token is clipped
-    k = (t["ref"] - logps).detach()
-    kl = 0.3 * ((k.exp() - k - 1) * mask * share).sum()
-    expected = torch.einsum("bt,btk->bk", c_t, jacobian) + 0.3 * (1 - k.exp()) * mask * share
-    torch.testing.assert_close(loss.detach(), (kl - (surrogate * share).sum()).detach(), rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "sapo"])
-@pytest.mark.parametrize("corrected", [False, True])
-@pytest.mark.parametrize("name", ["turn", "turn_token"])
-def test_with_one_turn_it_is_the_weight_of_the_sequence(make_trainer, toy_loss, name, corrected, loss_type):
-    t = turned(turned()["mask"].where(turn_numbers(WRITTEN) == 0, 0))  # of each row its first turn
-    knobs = {"loss_type": loss_type, "beta": 0.3, "use_bias_correction_kl": corrected}
-    per_turn = make_trainer("base", importance=name, **knobs)
-    if name == "turn_token":
-        check_same(run(per_turn, toy_loss, t), run(make_trainer(importance="sequence_token", **knobs), toy_loss, t))
-    of_row = run(make_trainer("base", importance="sequence", **knobs), toy_loss, t)
-    if name == "turn" or not corrected:  # GSPO-token's weight has another gradient in the KL term
-        check_close(run(per_turn, toy_loss, t), of_row, rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize("name", ["turn", "turn_token"])
-def test_with_one_token_per_turn_it_is_grpo_to_the_last_bit(make_trainer, toy_loss, name):
-    t, each = toy(), torch.arange(7).expand(4, 7)
-    t["mask"] = torch.ones_like(t["mask"])
-    ours, plain = make_trainer(importance=name, beta=0.1), make_trainer(beta=0.1)
-    check_same(run(ours, toy_loss, t, turn_ids=each), run(plain, toy_loss, t))
-
-
-def test_a_trace_per_turn_of_single_turns_is_grpo_to_the_last_bit(make_trainer, toy_loss):
-    t = turned(WRITTEN.where(turn_numbers(WRITTEN) == 0, 0))
-    plain = run(make_trainer(loss_type="grpo"), toy_loss, t)
-    for knobs in ({"importance": "eligible"}, {"importance": "lambda_trace"}):
-        check_same(run(make_trainer(loss_type="grpo", trace_unit="turn", **knobs), toy_loss, t), plain)
-
-
-def test_turn_token_under_cispo_keeps_the_gradient_of_each_token(make_trainer, toy_loss):
-    t = turned()
-    trainer = make_trainer(importance="turn_token", loss_type="cispo", epsilon_high=3.0)
-    logps = t["logps"]
-    ids, mask = turn_numbers(t["mask"]), t["mask"].bool()
-    ratio = torch.zeros_like(logps)
-    for row in range(4):
-        for turn in range(int(ids[row].max()) + 1):
-            inside = ids[row] == turn
-            ratio[row][inside] = (logps - t["old"])[row][inside].mean().exp().detach()
-    expected = -(ratio.clamp(max=3.0) * t["advantages"].unsqueeze(1) * logps)[mask].sum() / mask.sum()
-    check_loss(run(trainer, toy_loss, t), expected, logps)
 
 
 # Advantages that differ
@@ -197,31 +115,6 @@ def test_the_average_over_turns_counts_the_tokens_of_the_mask(make_trainer, toy_
     check_loss(run(trainer, toy_loss, t), right, t["logps"])
 
 
-def test_the_average_over_turns_with_a_trace_and_a_mask_of_the_credit(make_trainer, toy_loss):
-    """The factor multiplies a token's own term of the loss, which its trace then carries to earlier turns."""
-
-    def some(config, tokens):
-        found = assign_credit(config, tokens)
-        return Credit(found.log_weight, found.advantage, mask=(torch.arange(7) % 3 > 0).expand(4, 7))
-
-    t = turned()
-    trainer = make_trainer(
-        "base", loss_type="grpo", turn_average=True, importance="eligible", trace_unit="turn", credit=some, epsilon=5.0
-    )
-    found = run(trainer, toy_loss, t, with_old=False)[1]
-    ids, mask = turn_numbers(t["mask"]), t["mask"]
-    shown = (torch.arange(7) % 3 > 0) * mask
-    c_t = torch.zeros(4, 7, dtype=torch.float64)
-    for row in range(4):
-        turns = ids[row][ids[row] >= 0].unique()
-        for place in range(7):
-            if shown[row, place]:
-                n = (ids[row] == ids[row, place]).sum()
-                c_t[row, place] = -t["advantages"][row] / n / len(turns) / 4
-    jacobian = torch.stack([turn_jacobian(trainer.args, *row) for row in zip(ids.tolist(), mask.tolist(), strict=True)])
-    torch.testing.assert_close(found, torch.einsum("bt,btk->bk", c_t, jacobian), rtol=1e-10, atol=1e-12)
-
-
 @pytest.mark.parametrize("knobs", [{}, MASK, {"importance": "eligible", "selector": "entropy"}], ids=str)
 def test_the_average_over_single_turns_changes_no_bit(make_trainer, toy_loss, knobs):
     t = turned(WRITTEN.where(turn_numbers(WRITTEN) == 0, 0))
@@ -252,16 +145,7 @@ ITERATION = {"policy_loss": "policy_iteration", "beta": 0.1}
     ("settings", "said"),
     [
         ({"importance": "turn", "token_mask": "probability"}, "token_mask=.*importance='turn_token' does not"),
-        ({"importance": "turn", "loss_weight": "trace_past"}, "loss_weight=.*importance='turn_token' does not"),
-        ({"importance": "turn", "td_upper_bound": True}, "td_upper_bound=.*importance='turn_token' does not"),
-        ({"importance": "turn", "top_entropy_quantile": 0.2}, "top_entropy_quantile=.*importance='turn_token' does"),
-        ({"importance": "turn", "loss_type": "cispo"}, "does not flow through the weight.*Set loss_type='grpo'"),
-        ({"importance": "turn", "loss_type": "vespo"}, "Set loss_type='grpo'"),
-        ({"importance": "turn", "rollouts": "chain"}, "Set importance='sequence_token'"),
-        ({"importance": "turn", "clip_form": "ratio"}, "Set importance='sequence_token'"),
         ({"importance": "turn", "importance_sampling_level": "sequence"}, "Set importance_sampling_level='token'"),
-        ({"importance": "turn_token", "loss_type": "luspo"}, "Set importance='sequence'"),
-        ({"trace_unit": "turn"}, "trace_unit='turn' does nothing, since importance='token'"),
         ({"trace_unit": "turn", "importance": "eligible", "loss_weight": "trace_past"}, "Set loss_weight='none'"),
         ({"turn_average": True}, "turn_average=True: it is a mean over the tokens of each response. Set loss_type='g"),
         ({"turn_average": True, "loss_type": "grpo", **ITERATION}, "Set policy_loss='clip'"),
@@ -271,24 +155,6 @@ ITERATION = {"policy_loss": "policy_iteration", "beta": 0.1}
 def test_what_does_not_go_together_is_refused_with_a_fix(tmp_path, settings, said):
     with pytest.raises(ValueError, match=said):
         CreditConfig(output_dir=str(tmp_path), report_to="none", **settings)
-
-
-def test_weights_per_turn_that_allow_an_advantage_per_token_go_where_gspo_token_goes(tmp_path):
-    given = {"output_dir": str(tmp_path), "report_to": "none", "importance": "turn_token"}
-    for settings in ({"rollouts": "chain"}, {"clip_form": "ratio"}, {"loss_type": "cispo"}, MASK):
-        assert CreditConfig(**given, **settings).importance == "turn_token"
-
-
-def test_toy_inputs_have_the_turns_of_their_mask(make_trainer, toy_loss):
-    seen = []
-
-    def credit(config, tokens):
-        seen.append(tokens.turn_ids)
-        return Credit(None, tokens.advantages)
-
-    t = turned()
-    run(make_trainer(credit=credit), toy_loss, t)
-    assert torch.equal(seen[0], turn_numbers(toy_inputs(WRITTEN)["tool_mask"]))
 
 
 @pytest.mark.parametrize("form", [form for form in TURN_FORMS if not form.startswith("turn")])

@@ -27,7 +27,7 @@ OWN_ALONE: list[dict[str, list]] = [
     {"importance": ["sequence", "sequence_token", "turn", "turn_token", "eligible", "lambda_trace"]},
     {"leave_own_out": [False], "trace_unit": ["turn"], "clip_form": ["ratio"], "baseline": ["optimal"]},
     {"advantage_floor": [-0.1, 0.05], "td_upper_bound": [True], "difficulty": ["history", "hard", "fixed"]},
-    {"prompt_average": [True], "turn_average": [True], "refill_surplus": ["drop"], "dull_kl": ["drop"]},
+    {"prompt_average": [True], "turn_average": [True], "dull_kl": ["drop"]},
     {"prompt_sampler": ["difficulty"], "whiten_advantages": ["batch", "microbatch"], "initial_value": ["group"]},
     {"tree_rows": ["paths", "packed", "nodes"], "segment_advantage": ["loo", "std"], "replay_iterations": [1, 2]},
     {"policy_loss": ["policy_iteration"], "truncated_value": [0.0], "rollout_batch_size": [7]},

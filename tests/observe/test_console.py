@@ -2,8 +2,6 @@
 
 import math
 
-import pytest
-from segment_helpers import TREE
 from transformers.trainer_callback import TrainerControl, TrainerState
 
 import trl_credit
@@ -14,12 +12,7 @@ from trl_credit.observe.console import ConsoleCallback
 from trl_credit.observe.samples import Sample, sample_lines
 
 
-def said(capsys, start: str) -> list[str]:
-    return [line.removeprefix(start).strip() for line in capsys.readouterr().out.splitlines() if line.startswith(start)]
-
-
-@pytest.mark.parametrize("settings", [{}, TREE], ids=["responses", "trees"])
-def test_a_prompt_and_its_response_are_shown_at_the_start_and_at_the_end(make_trainer, capsys, settings):
+def test_a_prompt_and_its_response_are_shown_at_the_start_and_at_the_end(make_trainer, capsys):
     seen = []
 
     def reward(prompts, completions, **kwargs):
@@ -27,7 +20,7 @@ def test_a_prompt_and_its_response_are_shown_at_the_start_and_at_the_end(make_tr
         seen.extend(zip(prompts, completions, rewards, strict=True))
         return rewards
 
-    make_trainer(reward_funcs=reward, max_steps=3, **settings).train()
+    make_trainer(reward_funcs=reward, max_steps=3).train()
     lines = capsys.readouterr().out.splitlines()
     places = [i for i, line in enumerate(lines) if line.startswith("prompt ")]
     steps = [i for i, line in enumerate(lines) if line.startswith("step ")]
@@ -37,11 +30,6 @@ def test_a_prompt_and_its_response_are_shown_at_the_start_and_at_the_end(make_tr
         label, prompt = lines[i].split(maxsplit=1)
         response = lines[i + 1].removeprefix("response").strip()
         assert f"{prompt} / {response}".replace(f"(step {step},", "(step %d,") in known
-
-
-def test_a_run_of_one_step_shows_its_sample_once(make_trainer, capsys):
-    make_trainer(max_steps=1).train()
-    assert len(said(capsys, "response ")) == 1
 
 
 def test_samples_are_two_lines_of_visible_characters(monkeypatch):
@@ -57,10 +45,6 @@ def test_samples_are_two_lines_of_visible_characters(monkeypatch):
     ]
 
 
-def first_half(config, tokens):
-    return trl_credit.assign_credit(config, tokens)
-
-
 class Halved:
     def credit(self, config, tokens):
         return trl_credit.assign_credit(config, tokens)
@@ -74,7 +58,7 @@ def test_the_banner_names_a_custom_credit_and_the_embedded_task(make_trainer, tm
 
     assert first() == "S-trace on 64 prompts: 4 responses per prompt"
     assert first(credit=f"{tmp_path}/mine.py:halved").startswith("S-trace with credit mine.py:halved on 64 prompts")
-    assert first(credit=lambda config, tokens: first_half(config, tokens)).startswith("S-trace with credit <lambda> on")
+    assert first(credit=lambda config, tokens: None).startswith("S-trace with credit <lambda> on")
     assert first(credit=Halved).startswith("S-trace with credit test_console.Halved on 64")
     trainer = trl_credit.STraceTrainer(
         model=demo_model_path(),

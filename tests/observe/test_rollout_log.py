@@ -95,21 +95,11 @@ def test_credit_of_every_preset_is_its_closed_form_apart_from_the_kl_term(traine
     assert any(w for _, row in found for w in row["log_weight"])
 
 
-class Scaled(trl_credit.CreditTrainer):
-    """Multiplies the loss on its way to the backward pass, as a gradient scaler does."""
-
-    def compute_loss(self, *args, **kwargs):
-        return 1024 * super().compute_loss(*args, **kwargs)
-
-
-@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dapo", "dr_grpo", "luspo", "sapo", "vespo", "cispo", "scaled"])
+@pytest.mark.parametrize("loss_type", ["bnpo", "dapo", "dr_grpo", "luspo", "sapo", "vespo", "cispo"])
 def test_an_unclipped_token_on_policy_shows_its_advantage(trained, loss_type):
     settings = {**OFF_POLICY, "num_iterations": 1, "steps_per_generation": 2, "max_steps": 2}
     settings |= {} if loss_type in ("sapo", "vespo") else {"epsilon_high": 5.0}
-    if loss_type == "scaled":
-        _, found = logged(trained, (trl_credit.CreditConfig, Scaled), **settings)
-    else:
-        _, found = logged(trained, "base", loss_type=loss_type, **settings)
+    _, found = logged(trained, "base", loss_type=loss_type, **settings)
     for _, row in found:
         assert row["credit"] == pytest.approx(row["advantages"], rel=1e-4, abs=1e-6)
     assert any(row["reward"] and any(row["credit"]) for _, row in found)
@@ -125,7 +115,7 @@ def check_masked(trained, **settings):
 
 
 @pytest.mark.parametrize("released_code", [None, ["spo_normalizer"]], ids=["paper", "code"])
-@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dapo", "dr_grpo"])
+@pytest.mark.parametrize("loss_type", ["bnpo", "dapo"])
 def test_masked_tokens_have_no_credit_and_do_not_count(trained, loss_type, released_code):
     masked = {"token_mask": "probability", "probability_threshold": 0.03, "released_code": released_code}
     for _, row in check_masked(trained, loss_type=loss_type, beta=0.05, max_steps=2, **masked):
@@ -158,10 +148,8 @@ def test_policy_iteration_reaches_all_tokens_of_a_segment(trained):
 @pytest.mark.parametrize(
     "algo, settings",
     [
-        ("s_trace", {"selector": "random", "beta": 0.04, "num_iterations": 2}),
         ("spo_chain", {"rollouts_per_state": 2, "rollout_batch_size": 6}),
         ("base", {**TREE, "replay_iterations": 4}),
-        ("base", {"loss_type": "bnpo", "whiten_advantages": "batch", **OFF_POLICY}),
     ],
     ids=str,
 )
@@ -179,11 +167,8 @@ def test_training_is_the_same_to_the_last_bit(trained, tmp_path, algo, settings)
 @pytest.mark.parametrize(
     "sizes, every, expected",
     [
-        ((1, 1, 1), 2, {2: [2, 2], 4: [4, 4], 6: [6, 6]}),
         ((1, 4, 1), 2, {2: [1, 4]}),
-        pytest.param((1, 4, 1), 1, {1: [1, 4]}, marks=pytest.mark.slow),
         ((4, 2, 1), 3, {3: [3, 3], 6: [6, 6]}),  # two batches in every step
-        ((2, 2, 2), 4, {4: [4, 4]}),
         ((2, 3, 1), 1, {1: [1, 2], 2: [2, 3], 4: [4, 5], 5: [5, 6]}),  # a step that two batches take part in
     ],
     ids=str,
@@ -215,8 +200,8 @@ def test_which_rows_a_step_holds(make_trainer, sizes, every, expected):
             assert [row["advantages"][0] for row in rows] == pytest.approx(expected_a.tolist(), abs=1e-5)
 
 
-@pytest.mark.parametrize("max_steps", [5, 6, 7])
-def test_a_run_that_ends_inside_a_pass_logs_no_part_of_a_group(trained, max_steps):
+def test_a_run_that_ends_inside_a_pass_logs_no_part_of_a_group(trained):
+    max_steps = 6
     sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 1, "steps_per_generation": 4}
     trainer = trained("base", log_credit=5, max_steps=max_steps, **sizes)
     for shard in shards(trainer).values():
@@ -229,18 +214,11 @@ def warnings_of(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if "log_credit" in record.getMessage()]
 
 
-@pytest.mark.parametrize(("generation", "warns"), [(1, False), (4, True)])  # of a batch of 4 steps no group is complete
-def test_a_run_without_a_logged_step_warns(make_trainer, caplog, generation, warns):
-    sizes = {"per_device_train_batch_size": 4, "steps_per_generation": generation}
-    trainer = make_trainer("base", log_credit=5, max_steps=1, save_strategy="steps", save_steps=1, **sizes)
-    trainer.train()
-    lines = warnings_of(caplog)
-    assert len(lines) == warns and all("log_credit=5: no step was logged" in line for line in lines)
-    assert list(shards(trainer)) == ([] if warns else [1])
-    caplog.clear()
-    if not warns:
-        trainer.train(resume_from_checkpoint=True)  # the run is done, and its log is there
-        assert not warnings_of(caplog)
+def test_a_run_without_a_logged_step_warns(trained, caplog):
+    """Of a batch of 4 steps no group is complete."""
+    trainer = trained("base", log_credit=5, max_steps=1, per_device_train_batch_size=4, steps_per_generation=4)
+    (line,) = warnings_of(caplog)
+    assert "log_credit" in line and not shards(trainer)
 
 
 def test_a_run_that_is_shorter_than_the_interval_logs_its_last_step(make_trainer, tmp_path):
@@ -325,14 +303,6 @@ def test_a_resume_removes_what_came_after_the_checkpoint(trained, tmp_path):
         assert (before[step].header["run"] == after[step].header["run"]) == (step <= 2)
 
 
-def test_a_new_run_removes_the_log_of_the_one_before(make_trainer, trained, tmp_path):
-    make_trainer("base", log_credit=1, max_steps=3).train()
-    trainer = trained("base", log_credit=2, max_steps=2)
-    assert list(shards(trainer)) == [2]
-    make_trainer("base", max_steps=1).train()  # without a log of its own
-    assert not shards(trainer)
-
-
 class Broken(trl_credit.CreditTrainer):
     """Fails where the log asks it for text."""
 
@@ -368,22 +338,17 @@ def test_a_loss_that_is_not_finite_is_logged_without_credit(trained):
         assert all((row["credit"] is None) == (step == 2) for row in shard.responses)
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_groups_with_fresh_trees_are_logged_before_replayed_ones(rank):
+def test_groups_with_fresh_trees_are_logged_before_replayed_ones():
     rows = (("a", 1), ("b", 3), ("c", 2), ("b", 3), ("d", 3))
     drawn = [SimpleNamespace(question=question, birth=birth) for question, birth in rows]
     plan = SimpleNamespace(drawn=drawn, iteration=3, n_real=2)
     made = SimpleNamespace(plan=plan, batch=SimpleNamespace(written_t=torch.zeros(3, 4)))
-    origin = origin_of(SimpleNamespace(processes=SimpleNamespace(rank=rank, count=2)), made)
+    origin = origin_of(SimpleNamespace(processes=SimpleNamespace(rank=1, count=2)), made)
     assert origin.places == {0: (2, 0), 1: (0, 0), 2: (3, 0), 3: (0, 1), 4: (1, 0)} and origin.sizes == [2, 1, 1, 1]
 
 
-def test_a_second_run_in_its_folder_says_what_it_replaces_and_leaves_no_stale_page(make_trainer, tmp_path, caplog):
-    settings = {"max_steps": 2, "log_credit": 1, "save_strategy": "steps", "save_steps": 2}
-    make_trainer("s_trace", **settings).train()
+def test_a_second_run_in_its_folder_leaves_no_log_and_no_page_of_the_first(make_trainer, trained, tmp_path):
+    make_trainer("s_trace", log_credit=1, max_steps=2).train()
     page = tmp_path / "run" / "credit_log" / "view.html"
     page.write_text("of the first run")
-    caplog.clear()
-    make_trainer("s_trace", **settings).train()
-    assert "run holds this run already, which is replaced (resume_from_checkpoint continues it)" in caplog.text
-    assert not page.exists()
+    assert list(shards(trained("s_trace", log_credit=2, max_steps=2))) == [2] and not page.exists()

@@ -8,14 +8,10 @@ import pytest
 import torch
 from passes_helpers import (
     CASES,
-    Watch,
-    check_equal,
     compared,
     dense,
-    distinct,
     model_of,
     scripted,
-    tool_rollout,
     trained,
     with_slow,
     with_tokenizer,
@@ -32,13 +28,12 @@ from transformers import (
     Qwen2Config,
     Qwen3Config,
 )
-from weight_helpers import same_weights
 
 import trl_credit
 from trl_credit.loss.keys import PACKED_LAYOUT
 from trl_credit.passes import flops
 from trl_credit.passes.flops import Cost, cost_of
-from trl_credit.passes.prefix_layout import PromptRow, by_prompt, layout_of, packing_of
+from trl_credit.passes.prefix_layout import MicroBatch, PromptRow, by_prompt, layout_of, packing_of
 from trl_credit.passes.row_order import rows_of
 from trl_credit.trainer.engine_calls import temporarily
 
@@ -57,7 +52,7 @@ def test_every_token_sees_what_it_saw_in_its_row(multiple):
     layout = layout_of(packing, rows, widths=(5, 4))
     assert packing.length % multiple == 0 and packing.kept == 3 + 2 + 1 + 4 + 1 + 2 + 6
     assert layout.mask.sum() == packing.kept + 3 + 1 and layout.mask[0, packing.padding :].all()
-    seen, source = dense(layout.branches, 1, packing.length)[0], layout.source[0]
+    seen, source = dense(packing.branches, 1, packing.length)[0], layout.source[0]
     for i, row in enumerate(rows):
         for t in range(4):
             at = int(layout.place[i, t])
@@ -118,9 +113,11 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "dtype", "checkpointing"),
+    [(kind, torch.float64, False) for kind in KINDS]
+    + [("qwen3", torch.float32, False), ("qwen3", torch.float64, True)],
+)
 def test_log_probabilities_entropies_and_gradients_are_those_of_rows(
     make_trainer, tiny_model, kind, dtype, checkpointing
 ):
@@ -171,21 +168,16 @@ def run(make_trainer, tmp_path, tiny_model):
 
 
 EIGHT = {"per_device_train_batch_size": 8}
-OWN_CASES = CASES | {
-    "one micro-batch": ("dapo", {**EIGHT, "gradient_accumulation_steps": 1, "steps_per_generation": 1}),
+OWN_CASES = {name: CASES[name] for name in ("reference", "lora", "s_trace", "chain", "tree", "truncated")} | {
     "rows in their places": ("grpo", {**EIGHT, "length_sort": "off"}),
-    "p_trace": ("p_trace", {}),
-    "entropy": ("grpo", {**EIGHT, "entropy_coef": 0.1}),
     # at a threshold that no two tokens tie at, or rounding decides
-    "quantile": ("grpo", {**EIGHT, "top_entropy_quantile": 0.77}),
+    "entropies": ("grpo", {**EIGHT, "top_entropy_quantile": 0.77, "entropy_coef": 0.1}),
 }
-SLOW = (
-    "chain, difficulty, entropy, grpo, grpo_lambda, gspo, mask, "
-    "one micro-batch, p_trace, quantile, reference, truncated"
+
+
+@pytest.mark.parametrize(
+    "case", with_slow(OWN_CASES, *OWN_CASES.keys() - {"s_trace", "lora", "tree", "rows in their places"})
 )
-
-
-@pytest.mark.parametrize("case", with_slow(OWN_CASES, *SLOW.split(", "), "two iterations"))
 def test_every_algorithm_has_the_gradients_of_rows(run, case):
     algo, settings = OWN_CASES[case]
     off, trainer, on = compared(run, algo, mode="on", **{"steps_per_generation": 4, **settings})
@@ -196,29 +188,6 @@ def test_every_algorithm_has_the_gradients_of_rows(run, case):
     assert on.tokens(trained=True) < share * off.tokens(trained=True)
     if settings.get("beta"):
         assert on.tokens(trained=False) < off.tokens(trained=False)
-
-
-def test_rows_without_credit_stand_together_and_are_left_out(run):
-    def some(prompts, completions, **kwargs):
-        return [x * (prompt == LONG[0]) for x, prompt in zip(distinct(completions), prompts, strict=True)]
-
-    settings = {"reward": some, "gradient_accumulation_steps": 8}
-    (_, off), (_, on) = (run(mode, skip_zero_advantage=s, **settings) for mode, s in (("off", "off"), ("on", "auto")))
-    check_equal(off, on)
-    passes = [sum(grad for grad, _ in watch.shapes) for watch in (off, on)]
-    assert passes[0] == 32 and passes[1] < 20  # four groups in each of four windows, of which one in three has credit
-    assert on.tokens(trained=True) < 0.6 * off.tokens(trained=True)
-
-
-def test_tokens_of_tools_are_seen_and_not_trained(make_trainer):
-    found = []
-    for shared_prefix in ("off", "on"):
-        settings = {"optim": "sgd", "learning_rate": 0.1, "shared_prefix": shared_prefix}
-        trainer = make_trainer(reward_funcs=distinct, trainer_kwargs={"rollout_func": tool_rollout}, **settings)
-        found.append(Watch(trainer))
-        trainer.train()
-    check_equal(*found)
-    assert found[1].tokens(trained=True) < 0.7 * found[0].tokens(trained=True)
 
 
 # When
@@ -232,19 +201,6 @@ def free_calls(monkeypatch):
 
 BATCH = {**EIGHT, "steps_per_generation": 4}
 SAVES = {**BATCH, "lr_scheduler_type": "constant", "save_strategy": "steps", "save_steps": 2}
-
-
-@pytest.mark.slow
-def test_auto_packs_where_that_is_cheaper(run, monkeypatch):
-    (_, off), (small, alone) = (run(mode, **BATCH) for mode in ("off", "auto"))
-    assert small._passes.prefix.is_exact is None and alone.shapes == off.shapes
-    monkeypatch.setitem(flops.OF_A_CALL, "cpu", 0.0)
-    long, packed = run("auto", **BATCH)
-    assert long._passes.prefix.is_exact is True
-    assert packed.tokens(trained=True) < off.tokens(trained=True) / 1.3
-    # prompts of two tokens are not worth it, and nothing is compared
-    (_, off), (short, plain) = (run(mode, prompts=["1=", "2=", "3="], **BATCH) for mode in ("off", "auto"))
-    assert short._passes.prefix.is_exact is None and plain.shapes == off.shapes
 
 
 class Neighbour(torch.nn.Module):
@@ -273,26 +229,6 @@ def test_a_model_that_sees_columns_keeps_its_rows(run, tiny_model, caplog, free_
         run("on", model=model, **BATCH)
 
 
-@pytest.mark.slow
-def test_a_resumed_run_decides_the_same_without_looking_again(run, tmp_path, free_calls):
-    whole, _ = run("auto", **SAVES, output_dir=str(tmp_path / "whole"))
-    run("auto", **SAVES, max_steps=2)
-    state = json.loads((tmp_path / "auto" / "checkpoint-2" / "credit_state.json").read_text())
-    assert state["found"] == {"shared_prefix_is_exact": True}
-    resumed, watch = run("auto", resume=True, **SAVES)
-    assert resumed.state.global_step == 4 and same_weights(resumed, whole)
-    # two steps of four micro-batches, and no pass besides
-    assert sum(grad for grad, _ in watch.shapes) == len(watch.shapes) == 8
-
-
-def check_refused(make_trainer, model, words, **settings):
-    """Checks that "on" is refused with this reason, and that "auto" packs nothing."""
-    pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model)
-    assert not make_trainer(pair, shared_prefix="auto", **settings)._passes.prefix.may_pack
-    with pytest.raises(ValueError, match=f"shared_prefix='on' .*{words}.*set shared_prefix='auto'"):
-        make_trainer(pair, shared_prefix="on", **settings)
-
-
 SCALED = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
 
 
@@ -303,34 +239,35 @@ SCALED = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
         (LlamaConfig(**SMALL, rope_parameters=SCALED), "needs relative positions"),
         (GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=128), "needs relative positions"),
         (NemotronConfig(**SMALL), "layers that pass keyword arguments on to attention"),
+        (LlamaConfig(**SMALL), "attn_implementation='sdpa', and has 'eager'"),
+        (LlamaConfig(**SMALL), "torch_compile=False"),
+        (None, "router_aux_loss_coef=0"),
     ],
-    ids=["sliding", "scaled", "learned", "layers"],
+    ids=["sliding", "scaled", "learned", "layers", "eager", "compiled", "experts"],
 )
-def test_models_that_cannot_are_refused(make_trainer, tiny_model, config, words):
-    check_refused(make_trainer, model_of(config, tiny_model, torch.float32), words)
+def test_what_cannot_share_prompts_is_refused(make_trainer, tiny_model, config, words):
+    """With "on"; and "auto" packs nothing."""
+    settings = {}
+    if config is None:
+        model = with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(tiny_model)), tiny_model)
+        settings = {"model_init_kwargs": None}
+    else:
+        model = model_of(config, tiny_model, torch.float32)
+    settings |= {"torch_compile": True} if "torch_compile" in words else {}
+    model.config._attn_implementation = "eager" if "sdpa" in words else "sdpa"
+    pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model)
+    assert not make_trainer(pair, shared_prefix="auto", **settings)._passes.prefix.may_pack
+    with pytest.raises(ValueError, match=f"shared_prefix='on' .*{words}"):
+        make_trainer(pair, shared_prefix="on", **settings)
 
 
-def test_settings_that_cannot_are_refused(make_trainer, tiny_model):
-    experts = with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(tiny_model)), tiny_model)
-    check_refused(make_trainer, experts, "experts.*router_aux_loss_coef=0", model_init_kwargs=None)
-    plain = model_of(LlamaConfig(**SMALL), tiny_model, torch.float32)
-    check_refused(make_trainer, plain, "compiled again: set torch_compile=False", torch_compile=True)
-    for implementation in ("flex_attention", "eager"):
-        plain.config._attn_implementation = implementation
-        check_refused(make_trainer, plain, f"attn_implementation='sdpa', and has '{implementation}'")
-    plain.config._attn_implementation = "flash_attention_2"  # with "auto" rows lie end to end
-    pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, plain)
-    with pytest.raises(ValueError, match="attn_implementation='sdpa', and has 'flash_attention_2'"):
-        make_trainer(pair, shared_prefix="on")
-
-
-def test_auto_leaves_rows_to_dropout(make_trainer, run, tiny_model):
-    config = LlamaConfig(**SMALL, attention_dropout=0.5)
-    pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model_of(config, tiny_model, torch.float32))
-    assert not make_trainer(pair, shared_prefix="auto")._passes.prefix.may_pack
-    # draws differ between any two passes
-    trainer, watch = run("on", model=partial(model_of, config, tiny_model), **EIGHT, max_steps=1)
-    assert trainer._passes.prefix.may_pack and all(rows == 1 for grad, (rows, _) in watch.shapes if grad)
+def test_auto_packs_where_that_is_cheaper(make_trainer, monkeypatch):
+    for cost_of_a_call, prompt, packs in ((0.0, 64, True), (0.0, 2, False), (2e7, 64, False)):
+        monkeypatch.setitem(flops.OF_A_CALL, "cpu", cost_of_a_call)
+        prefix = make_trainer(shared_prefix="auto")._passes.prefix
+        plain = [MicroBatch([*range(8)], flops.rows_pass(8, length=prompt + 8, scored=8), None)]
+        shared = prefix.share([PromptRow(0, prompt, 8)] * 8, plain, size=8, window=1)
+        assert (shared is not None) == packs
 
 
 def test_passes_without_a_gradient_are_plain_where_those_of_the_loss_are(run, tiny_model, free_calls, tmp_path):
@@ -341,5 +278,7 @@ def test_passes_without_a_gradient_are_plain_where_those_of_the_loss_are(run, ti
     settings = {**SAVES, "beta": 0.1, "output_dir": str(tmp_path / "one")}
     first, _ = run("auto", max_steps=2, **settings)
     assert first._passes.prefix.is_exact
+    found = json.loads((tmp_path / "one" / "checkpoint-2" / "credit_state.json").read_text())["found"]
+    assert found == {"shared_prefix_is_exact": True}
     resumed, watch = run("off", resume=True, max_steps=4, **settings)
     assert resumed.state.global_step == 4 and all(rows > 1 for _, (rows, _) in watch.shapes)

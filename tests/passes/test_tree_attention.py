@@ -1,4 +1,4 @@
-"""Branches side by side in a row: the same logits as each branch by itself."""
+"""Tree attention: the same logits as each branch by itself."""
 
 import pytest
 import torch

@@ -85,26 +85,6 @@ def test_every_update_is_that_of_trl_with_fewer_passes(run, momentum):
     assert all(row["loss"] == row["grad_norm"] == 0 for row, share in zip(rows, skipped, strict=True) if share == 1)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("algo", "settings"),
-    [
-        ("dapo", {"num_iterations": 2}),
-        ("s_trace", {"beta": 0.0}),
-        ("grpo_lambda", {"beta": 0.0}),
-        ("base", {"whiten_advantages": "microbatch", "top_entropy_quantile": 0.5}),
-        ("spo_chain", {"beta": 0.0, "rollouts_per_state": 2}),
-        ("spo_tree", {"beta": 0.0, "per_device_train_batch_size": 4, "tree_rows": "paths"}),
-    ],
-    ids=lambda x: x if isinstance(x, str) else ",".join(x),
-)
-def test_so_it_is_for_every_kind_of_credit(run, algo, settings):
-    (_, off), (trainer, auto) = (run(skip, algo, **settings, max_steps=6) for skip in ("off", "auto"))
-    assert trainer._passes.skipping.applies
-    check_same_updates(off, auto)
-    assert sum(auto.passes) < sum(off.passes) or algo.startswith("spo")
-
-
 def test_the_first_window_says_which_parameters_passes_reach(run, make_trainer):
     """Of a run that begins without a signal: parameters that no pass reaches keep no gradient, and so their value."""
 

@@ -3,9 +3,6 @@
 import pytest
 import torch
 from segment_helpers import TREE, RecordingEngine, counts_on, generation_batch, passes, with_engine
-from toy_loss import run, toy
-
-from trl_credit.config import CHOICES
 
 
 @pytest.mark.parametrize("correction", [False, True])
@@ -55,13 +52,3 @@ def test_what_the_engine_does_not_know_of_packed_rows_is_computed_with_their_bra
     assert unknown.any()
     computed = trainer.engine.behavior_logps(output)
     torch.testing.assert_close(output["old_per_token_logps"][unknown], computed[unknown])
-
-
-@pytest.mark.parametrize("importance", CHOICES["importance"])
-def test_the_correction_for_the_engine_composes_with_every_weight(make_trainer, toy_loss, importance):
-    """A ratio that is the same for all tokens of a row scales that row's loss and gradient, whatever the weight."""
-    trainer = make_trainer("base", importance=importance, loss_type="grpo")
-    trainer.use_vllm = trainer.vllm_importance_sampling_correction = True
-    ratio = torch.tensor([[0.5], [3.0], [1.0], [2.0]], dtype=torch.float64)
-    scaled, plain = (run(trainer, toy_loss, toy(), importance_sampling_ratio=x)[1] for x in (ratio, ratio**0))
-    torch.testing.assert_close(scaled, plain * ratio, rtol=1e-12, atol=0)

@@ -1,16 +1,13 @@
-"""Which groups have signal, for single responses, chains and trees, and what is refused."""
+"""Which groups have signal, for single responses, chains and trees; their KL term; and what is refused."""
 
 import pytest
 import torch
-from custom_functions import args_of
 from datasets import Dataset, IterableDataset
 from group_helpers import SMALL, by_prompt, length, observed
 
 from trl_credit.loss import keys
+from trl_credit.loss.assignment import assign_credit
 from trl_credit.loss.batch import loss_mask
-
-
-# Signal
 
 
 def test_correct_is_what_difficulty_reward_calls_so(trained):
@@ -23,35 +20,42 @@ def test_correct_is_what_difficulty_reward_calls_so(trained):
     assert max(by["correct"]) < 1.0 and by["reward"] == [1.0, 1.0]
 
 
-def test_masked_responses_have_no_vote(make_trainer):
-    """Truncated ones, which `mask_truncated_completions` hides: a group that differs in them alone is dull."""
+def constant(completions, **kwargs):
+    return [0.9] * len(completions)
+
+
+@pytest.mark.parametrize("signal", ["reward", "advantage"])
+def test_equal_rewards_are_no_signal_whatever_their_mean_rounds_to(trained, signal):
+    rewards = torch.full((6,), 0.9)
+    assert (rewards - rewards.mean()).any()  # in float32, as TRL computes it
+    settings = {**SMALL, "reward_funcs": constant, "per_device_train_batch_size": 12, "num_generations": 6}
+    trainer = trained(groups="replace", group_signal=signal, **{**settings, "max_steps": 1})
+    assert trainer.state.log_history[0]["credit/groups/signal"] == 0.0
+
+
+def test_masked_responses_have_no_vote(trained):
+    """A group that differs only in truncated responses, which `mask_truncated_completions` hides, has no signal."""
 
     def truncated(completions, completion_ids, **kwargs):
         return [float(len(ids) == 8) for ids in completion_ids]
 
-    settings = {**SMALL, "reward_funcs": truncated, "max_steps": 1}
     share = {}
     for masks in (False, True):
-        trainer = make_trainer(
-            groups="replace", mask_truncated_completions=masks, overwrite_output_dir=True, **settings
-        )
-        trainer.train()
+        more = {"mask_truncated_completions": masks, "overwrite_output_dir": True}
+        trainer = trained(groups="replace", **more, **{**SMALL, "reward_funcs": truncated, "max_steps": 1})
         share[masks] = trainer.state.log_history[0]["credit/groups/signal"]
     assert share[True] == 0.0 < share[False]
 
 
 def test_difficulty_weights_see_what_was_sampled(make_trainer):
     """The belief moves by the accuracy of all sampled responses; p̂ of a row is that of its own group."""
-    trainer = make_trainer("ha_dw", groups="refill", refill_surplus="drop", **{**SMALL, "max_steps": 2})
-    sampled, sample = [], trainer.engine.sample
+    trainer = make_trainer("ha_dw", groups="refill", **{**SMALL, "max_steps": 2})
+    sampled, sample, make = [], trainer.engine.sample, trainer.make_batch
 
     def spy(inputs, **kwargs):
         batch = sample(inputs, **kwargs)
         sampled[-1].extend(batch.rewards.tolist())
         return batch
-
-    trainer.engine.sample = spy
-    make = trainer.make_batch
 
     def count(inputs):
         sampled.append([])
@@ -62,113 +66,92 @@ def test_difficulty_weights_see_what_was_sampled(make_trainer):
         assert made.accuracy < made.p_hat.mean() - 0.05
         return made
 
-    trainer.make_batch = count
+    trainer.engine.sample, trainer.make_batch = spy, count
     trainer.train()
     assert trainer.difficulty.state_dict()["accuracies"] == pytest.approx([sum(x) / len(x) for x in sampled])
 
 
-# Chains and trees
-
-
-CHAIN = {
-    "rollouts": "chain",
-    "loss_type": "dapo",
-    "rollouts_per_state": 2,
-    "segmentation": "fixed_length",
-    "segment_length": 3,
-}
+CHAIN = {"rollouts": "chain", "loss_type": "dapo", "rollouts_per_state": 2}
+CHAIN |= {"segmentation": "fixed_length", "segment_length": 3, "max_steps": 2}
 
 
 @pytest.mark.parametrize("signal", ["correct", "advantage"])
 def test_continuations_are_paid_for_groups_with_signal(make_trainer, signal):
-    trainer = make_trainer(
-        groups="refill", group_signal=signal, refill_surplus="drop", **{**SMALL, **CHAIN, "max_steps": 2}
-    )
-    asked, proceed = [], trainer.engine.continue_prefixes
+    trainer = make_trainer(groups="refill", group_signal=signal, **{**SMALL, **CHAIN})
+    asked, written, proceed = [], [], trainer.engine.continue_prefixes
 
     def spy(prefixes, **kwargs):
         asked.extend(trainer.tokenizer.decode(prefix[:4]) for prefix in prefixes)
-        return proceed(prefixes, **kwargs)
+        continuations = proceed(prefixes, **kwargs)
+        written.extend(len(continuation.ids) for continuation in continuations)
+        return continuations
 
     trainer.engine.continue_prefixes = spy
     seen = observed(trainer)
-    dull = [prompt for prompt in asked if int(prompt[0]) % 2 == 0]
-    assert asked and (not dull if signal == "correct" else dull)
+    without = [prompt for prompt in asked if int(prompt[0]) % 2 == 0]
+    assert asked and (not without if signal == "correct" else without)
+    logs = trainer.state.log_history[:2]
+    assert sum(row["credit/groups/calls"] for row in logs) > 2
+    assert sum(row["credit/rollout_tokens"] for row in logs) == sum(written)
+    assert sum(row["credit/rollouts"] for row in logs) == len(written)
     for made, data, _ in seen:
-        assert made.advantages.shape == data[keys.COMPLETION_IDS].shape == data[keys.SEGMENT_IDS].shape
-        assert made.values[0].shape == made.advantages.shape and len(made.values[1]) == 16
-        inside = loss_mask(data).bool()
-        assert bool(((data[keys.SEGMENT_IDS] >= 0) == inside).all())
+        ids, inside = data[keys.SEGMENT_IDS], loss_mask(data).bool()
+        assert made.advantages.shape == data[keys.COMPLETION_IDS].shape == ids.shape == made.values[0].shape
+        assert bool(((ids >= 0) == inside).all())
         grouped = ((made.advantages != 0) & inside).any(-1).view(-1, 4).any(-1)
         assert grouped.all() if signal == "advantage" else all(int(x["prompt"][0]) % 2 for x in made.examples)
         # the advantages of a response sum to the difference of its last value and its first
-        ids = data[keys.SEGMENT_IDS]
         for a, s, v, end in zip(made.advantages, ids, made.values[0], made.values[1], strict=True):
             starts = [s.tolist().index(k) for k in range(int(s.max()) + 1)]
             if starts:
                 torch.testing.assert_close(a[starts].sum(), end - v[starts[0]], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("signal", ["correct", "reward", "advantage"])
-def test_dull_trees_are_grown_again(make_trainer, signal):
+@pytest.mark.parametrize("signal", ["correct", "advantage"])
+def test_further_trees_are_grown_until_enough_have_signal(make_trainer, signal):
     settings = {**SMALL, "rollouts": "tree", "loss_type": "dapo", "max_steps": 2}
     trainer = make_trainer(groups="refill", group_signal=signal, **settings)
     plans, plan = [], trainer.forest.plan
     trainer.forest.plan = lambda inputs: plans.append(plan(inputs)) or plans[-1]
     trainer.train()
+    shares = []
     for one in plans:
         useful = [tree for tree in one.trees if any(node.advantage for node in tree.root.walk())]
         assert len(useful) >= 4 < len(one.trees) and len(one.rewards) == 16
         assert len({row.question for row in one.drawn}) >= 4
+        shares.append(len(useful) / len(one.trees))
     log = trainer.state.log_history[0]
-    assert log["credit/groups/calls"] > 1 and log["credit/groups/signal"] == pytest.approx(
-        sum(any(n.advantage for n in t.root.walk()) for t in plans[0].trees) / len(plans[0].trees)
-    )
+    assert log["credit/groups/calls"] > 1 and log["credit/groups/signal"] == pytest.approx(shares[0])
 
 
-# Refusals
+def test_the_kl_term_of_rows_without_credit(make_trainer):
+    """A row with credit by another reward keeps it. A credit function sees the reference: only TRL's inputs lose it."""
+    seen = []
+
+    def credit(config, tokens):
+        seen.append((tokens.ref_logp_t.clone(), tokens.logp_t.detach().clone(), tokens.ref_logp_t.requires_grad))
+        return assign_credit(config, tokens)
+
+    settings = {**SMALL, "dull_kl": "drop", "beta": 0.1, "max_steps": 1}
+    trainer = make_trainer(credit=credit, **settings)
+    for p in trainer.ref_model.parameters():
+        p.data += 0.1
+    ((made, _, _),) = observed(trainer)
+    assert made.batch.data[keys.DULL_ROW].sum() > 0
+    for ref_logp_t, logp_t, has_graph in seen:
+        assert not has_graph and ((ref_logp_t - logp_t).abs().amax(1) > 1e-4).all()
+    both = {"reward_funcs": [by_prompt, length], "difficulty_reward": ["by_prompt"], "overwrite_output_dir": True}
+    ((made, _, _),) = observed(make_trainer(**{**settings, **both}))
+    assert not made.batch.data[keys.DULL_ROW].any() and (made.advantages != 0).all()
 
 
-def test_refusals_of_a_configuration():
-    for given, field in (
-        ({"groups": "refill", "multi_objective_aggregation": "normalize_then_sum"}, "multi_objective_aggregation="),
-        ({"groups": "replace", "rollouts": "tree", "loss_type": "dapo"}, "groups="),
-        ({"max_copies": 1}, "max_copies=1 does nothing, since groups='keep'"),
-        ({"max_refills": 3, "groups": "replace"}, "max_refills=3 does nothing"),
-        ({"refill_surplus": "drop", "groups": "replace"}, "refill_surplus='drop' does nothing"),
-        ({"group_signal": "reward"}, "group_signal='reward' does nothing"),
-        ({"dull_kl": "drop"}, "dull_kl='drop' does nothing, since beta=0.0"),
-        ({"difficulty_reward": ["a"]}, "difficulty_reward=['a'] does nothing"),
-        ({"retire_above": 0.9}, "retire_above=0.9 does nothing"),
-    ):
-        with pytest.raises(ValueError) as caught:
-            args_of(**given)
-        assert str(caught.value).startswith(field), caught.value
-
-
-def test_refusals_of_a_trainer(make_trainer):
-    with pytest.raises(ValueError, match=r"^groups='refill': it is not clear which .* or group_signal='reward'\.$"):
+def test_refusals(make_trainer):
+    with pytest.raises(ValueError, match="^groups='refill': it is not clear which"):
         make_trainer(groups="refill", reward_funcs=[by_prompt, length])
-    rows = [{"prompt": "1+1=", "answer": "2"}] * 64
-    stream = {"train_dataset": IterableDataset.from_generator(lambda: iter(rows))}
-    for given in ({"groups": "refill"}, {"prompt_sampler": "difficulty"}):
-        name = next(iter(given))
-        with pytest.raises(
-            ValueError, match=rf"^{name}='.*' draws rows by number, and train_dataset is a stream: load it"
-        ):
-            make_trainer(trainer_kwargs=stream, **given)
-
-
-def test_rows_with_images_are_refused(make_trainer):
-    data = Dataset.from_dict({"prompt": ["1+1="] * 8, "image": ["x"] * 8})
-    trainer = make_trainer(groups="replace", trainer_kwargs={"train_dataset": data})
-    with pytest.raises(ValueError, match="^groups='replace' joins rows of text, without their images: use data, tools"):
-        trainer.train()
-
-
-def test_a_plan_says_that_refills_come_on_top(command_said):
-    code, said, _ = command_said("plan", "--algo", "dapo", "--groups", "refill", "--max_refills", "4")
-    assert code == 0 and "sampling takes twice as much, and at most 5 times as much (max_refills)" in " ".join(
-        said.split()
-    )
-    assert "no refills" not in command_said("plan", "--algo", "dapo")[1]
+    stream = IterableDataset.from_generator(lambda: iter([{"prompt": "1+1=", "answer": "2"}] * 64))
+    for name, value in (("groups", "refill"), ("prompt_sampler", "difficulty")):
+        with pytest.raises(ValueError, match=f"^{name}='{value}' .* stream"):
+            make_trainer(trainer_kwargs={"train_dataset": stream}, **{name: value})
+    images = Dataset.from_dict({"prompt": ["1+1="] * 8, "image": ["x"] * 8})
+    with pytest.raises(ValueError, match="^groups='replace' .* images"):
+        make_trainer(groups="replace", trainer_kwargs={"train_dataset": images}).train()

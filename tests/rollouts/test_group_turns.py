@@ -7,7 +7,6 @@ from passes_helpers import tool_rollout
 from trl_credit.loss import keys
 from trl_credit.loss.assignment import assign_credit
 from trl_credit.loss.batch import loss_mask
-from trl_credit.observe.schema import read_shard, steps
 
 
 def rollout(prompts, trainer):
@@ -44,24 +43,3 @@ def test_tokens_of_tools_stay_outside(make_trainer, groups):
         assert [x["said"][:4] for x in made.examples] == [x["prompt"] for x in made.examples]
     for tokens in seen:
         assert ((tokens.turn_ids >= 0) == tokens.mask_t.bool()).all()
-
-
-@pytest.mark.parametrize("groups", ["replace", "refill"])
-def test_the_rollout_log_shows_the_batch_that_is_trained_on(make_trainer, groups, command_said):
-    trainer = make_trainer(groups=groups, log_credit=1, **SMALL)
-    batches = observed(trainer)
-    found = {step: read_shard(path) for step, path in steps(trainer.args.output_dir)}
-    assert len(found) == 3
-    for (made, _, _), shard in zip(batches, found.values(), strict=True):
-        rows = sorted(shard.responses, key=lambda row: (row["group"], row["index"]))
-        assert [(row["group"], row["index"]) for row in rows] == [(g, i) for g in range(4) for i in range(4)]
-        assert [row["prompt"] for row in rows] == [x["prompt"] for x in made.examples]
-        assert [row["answer"] for row in rows] == [x["answer"] for x in made.examples]
-        assert [row["reward"] for row in rows] == pytest.approx(made.batch.rewards.tolist(), abs=1e-5)
-        rewards = by_prompt([row["prompt"] for row in rows], [row["completion"] for row in rows])
-        assert rewards == pytest.approx(made.batch.rewards.tolist(), abs=1e-5)
-        for row, advantage in zip(rows, made.batch.advantages.tolist(), strict=True):
-            assert row["advantages"] == pytest.approx([advantage] * len(row["token_ids"]), abs=1e-4)
-    for words in (("view", trainer.args.output_dir), ("explain", trainer.args.output_dir)):
-        code, _, said = command_said(*words)
-        assert code == 0 and "warning" not in said

@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from passes_helpers import model_of, scripted
 from peft import LoraConfig, PeftModel
 from segment_helpers import CHAIN
-from transformers import GenerationConfig, GPT2Config
+from transformers import GenerationConfig
 
-import trl_credit
 from trl_credit.trainer.engine_calls import prefilled_once
 
 
@@ -56,16 +54,3 @@ def test_what_cannot_be_read_once_is_read_as_before(make_trainer):
     with prefilled_once(trainer.model, n=2):
         trainer.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=GenerationConfig())
     assert widths[:2] == [2, 1]
-
-
-def test_models_whose_cache_is_not_known_are_left_alone(make_trainer, tiny_model):
-    model = model_of(GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=64), tiny_model, torch.float32)
-    trainer = make_trainer((trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model)), **CHAIN)
-    assert not trainer.engine.prefills_once and make_trainer(**CHAIN).engine.prefills_once
-
-
-def test_an_engine_call_is_made_as_the_installed_trl_has_it(make_trainer, monkeypatch):
-    """A late release of TRL 1.14 has the argument of 1.15: the number of the version does not tell."""
-    monkeypatch.setattr("trl.__version__", "1.14.2")
-    texts, _ = continued(make_trainer(**CHAIN))
-    assert len(texts) == 3 * len(PREFIXES)

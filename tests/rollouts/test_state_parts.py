@@ -8,7 +8,7 @@ from segment_helpers import CHAIN
 
 from trl_credit.rollouts.chain import chain_credit
 from trl_credit.rollouts.policy import Continuation
-from trl_credit.rollouts.values import PART_ROWS, Prefixes
+from trl_credit.rollouts.values import PART_ROWS, rollout_values
 
 
 ROWS, SEGMENT, ROLLOUTS = 4, 25, 9
@@ -53,13 +53,6 @@ def make_chain(make_trainer):
     return make
 
 
-def test_a_state_has_its_prefix_without_keeping_it():
-    prompts, responses = [[1, 2], [3]], [[4, 5, 6], [7, 8]]
-    prefixes = Prefixes([(0, 2), (1, 0), (0, 0)], prompt_ids=prompts, completion_ids=responses)
-    assert list(prefixes) == [[1, 2, 4, 5], [3], [1, 2]] and len(prefixes) == 3
-    assert prefixes[0] is not prefixes[0]
-
-
 @pytest.mark.parametrize("size", [None, 1, 20, 10**6])
 def test_responses_are_scored_in_parts(make_chain, size):
     calls: list[list[str]] = []
@@ -80,3 +73,23 @@ def test_responses_are_scored_in_parts(make_chain, size):
     assert len(set(map(len, texts))) > 15 and max(map(len, texts)) > 450
     again = make_chain(reward, rollout_batch_size=10**7, truncated_value=0.5)
     assert torch.equal(credit_of(again, 500), advantages) and advantages.abs().max() > 0
+
+
+def test_parts_are_as_many_as_the_largest_process_needs(make_chain):
+    """A process with fewer states makes the calls of the others, with the sizes of the others."""
+    engine = make_chain(
+        lambda completions, **kwargs: [float(len(x)) for x in completions], rollout_batch_size=18
+    ).engine
+    asked, score = [], engine.score_responses
+
+    def recorded(examples, completion_ids, *, most):
+        asked.append((len(examples), len(completion_ids), most))
+        return score(examples, completion_ids, most=most)
+
+    engine.score_responses = recorded
+    given = {"prompt_ids": [[3]], "completion_ids": [list(range(3, 20))], "most": 5}
+    values, tokens = rollout_values(engine, [{"prompt": "1+1="}], [(0, 0), (0, 1), (0, 9)], **given)
+    assert asked == [(18, 18, 18), (9, 9, 18), (1, 0, 9)]
+    assert values.tolist() == [4.0, 5.0, 13.0] and tokens == 3 * 9 * 4
+    values, tokens = rollout_values(engine, [{"prompt": "1+1="}], [], **given)
+    assert values.shape == (0,) and tokens == 0 and asked[3:] == [(1, 0, 18), (1, 0, 18), (1, 0, 9)]

@@ -1,9 +1,6 @@
 """Trees: values, advantages, the rows made of them, and how they grow, on scripted and simulated engines."""
 
-import gc
-import itertools
 import math
-import random
 
 import pytest
 import torch
@@ -11,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trl_credit import SPOTreeConfig
-from trl_credit.credit.trees import backed_up_value, sibling_advantage
+from trl_credit.credit.trees import sibling_advantage
 from trl_credit.rollouts.tree import (
     Continuation,
     Node,
@@ -85,16 +82,6 @@ def test_siblings_add_up_to_zero_and_paths_to_the_gain(shape):
             assert sum(values(node.children)) == pytest.approx(0.0, abs=1e-5)
     for leaf in tree.root.leaves():
         assert sum(values(leaf.path())) == pytest.approx(leaf.value - tree.root.value, abs=1e-5)
-
-
-def test_unscored_children_are_left_out():
-    children = torch.tensor([[1.0, math.nan, 0.0], [math.nan] * 3])
-    assert backed_up_value(children)[0] == 0.5 and backed_up_value(children)[1].isnan()
-    for kind in ("mean", "loo", "std"):
-        assert sibling_advantage(children, kind=kind)[1].tolist() == [0, 0, 0]
-        assert sibling_advantage(children, kind=kind)[0, 1] == 0
-    assert sibling_advantage(children, kind="loo")[0].tolist() == [1.0, 0.0, -1.0]
-    assert sibling_advantage(torch.tensor([[3.0]]), kind="loo").tolist() == [[0.0]]  # K = 1
 
 
 @pytest.mark.parametrize("kind", ["mean", "loo", "std"])
@@ -182,57 +169,6 @@ def test_packed_rows_credit_the_same_tokens_once(shape, max_rows):
         children = [sum(id(c) in needed for c in n.children) for n in tree.root.walk()]
         copies = sum(max(n - 1, 0) for n in children)
         assert lengths(packed) == [unique + copies]
-
-
-def test_a_packed_row_goes_away_without_a_search_for_cycles():
-    tree = credit([[0, 1], [1, [0, 1]]])
-    gc.collect()
-    gc.disable()
-    try:
-        rows = packed_rows(tree, max_rows=2)
-        assert len(rows) == 2
-        del rows
-        assert gc.collect() == 0  # objects that only this search found to be unused
-    finally:
-        gc.enable()
-
-
-def test_the_longest_of_many_packed_rows_is_not_what_repeated_ancestors_make_it():
-    rng = random.Random(0)
-    tree = Tree({}, [1] * 20)
-    for level in range(3):
-        for parent in [node for node in tree.root.walk() if node.depth == level]:
-            for _ in range(6):
-                parent.children.append(Node(parent, Continuation([2] * 60, None), level + 1, value=rng.random()))
-    assign_tree_credit([tree], SPOTreeConfig())
-    for max_rows, longest in ((8, 2086), (16, 1113), (32, 626)):  # 2,513, 1,965 and 2,209 without counting them
-        rows = packed_rows(tree, max_rows=max_rows)
-        assert len(rows) <= max_rows and max(lengths(rows)) == longest < 1.05 * sum(lengths(rows)) / len(rows)
-
-
-@given(shapes(st.sampled_from([0, 1]), max_leaves=8), st.integers(1, 4), st.integers(0, 10**6))
-@settings(max_examples=60, deadline=None)
-def test_no_other_cuts_make_the_longest_packed_row_shorter(shape, max_rows, seed):
-    tree, rng = build(shape), random.Random(seed)
-    for node in tree.root.walk()[1:]:
-        node.segment = Continuation([7] * rng.randint(0, 9), None)
-        node.advantage = rng.choice([0.0, 0.5])
-    nodes = [node for node in tree.root.walk_paths() if node.segment.ids and node.advantage]
-
-    def longest(groups):
-        """Of the rows that each group makes on its own."""
-        found = [0]
-        for group in groups:
-            for node in tree.root.walk():
-                node.advantage = float(any(node is mine for mine in group))
-            found += lengths(packed_rows(tree, max_rows=1))
-        return max(found)
-
-    rows = packed_rows(tree, max_rows=max_rows)
-    assert len(rows) <= max_rows
-    cuts = (c for n in range(max_rows) for c in itertools.combinations(range(1, len(nodes)), n))
-    best = min(longest([nodes[i:j] for i, j in itertools.pairwise([0, *c, len(nodes)])]) for c in cuts) if nodes else 0
-    assert max([0, *lengths(rows)]) == best
 
 
 # growing

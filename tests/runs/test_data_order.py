@@ -9,7 +9,6 @@ from run_helpers import SAVES
 from trl_credit.rollouts.prompt_rates import PROMPT_RATES_FILE
 from trl_credit.runs.checkpoints import read_run
 from trl_credit.runs.data_order import rows_reached, steps_of_weights
-from trl_credit.runs.identity import identity
 
 
 ORDERS = {
@@ -106,18 +105,12 @@ def test_a_resume_that_changed_the_sampler_adds_the_rows_of_both(tmp_path):
 
 @pytest.mark.parametrize("settings", [{"prompt_sampler": "difficulty"}, {"groups": "refill"}])
 def test_without_the_file_an_order_by_results_is_unknown(tmp_path, settings):
-    record = with_settings(**settings)
-    for folder in (None, tmp_path):
-        with pytest.raises(ValueError, match="order of rows is not known.* there is no .*prompt_rates.jsonl"):
-            rows_reached(record, steps=1, folder=folder)
+    def refused():
+        with pytest.raises(ValueError, match="order of rows is not known.*prompt_rates.jsonl"):
+            rows_reached(with_settings(**settings), steps=1, folder=tmp_path)
+
+    refused()
     (tmp_path / PROMPT_RATES_FILE).write_text("{}\n")
-    with pytest.raises(ValueError, match="order of rows is not known.*prompt_rates.jsonl cannot be read .line 1"):
-        rows_reached(record, steps=1, folder=tmp_path)
-    write_rates(tmp_path, (10, 0.5, 1))
-    with pytest.raises(ValueError, match="order of rows is not known.* has row 10, and the data 10 rows"):
-        rows_reached(record, steps=1, folder=tmp_path)
-
-
-def test_the_identity_of_a_run_has_what_decides_its_order(make_trainer):
-    found = identity(make_trainer("grpo", groups="replace"))
-    assert found["groups"] == "replace" and found["prompt_sampler"] == "data"
+    refused()
+    write_rates(tmp_path, (10, 0.5, 1))  # of 10 rows
+    refused()

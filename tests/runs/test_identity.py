@@ -37,7 +37,7 @@ def test_rows_count_and_not_how_they_are_stored(tmp_path):
     assert of(backwards)["content"] != of(rows)["content"]
 
 
-@pytest.mark.parametrize("row", [0, 1, 999, 1000, 2499])
+@pytest.mark.parametrize("row", [0, 999, 1000, 2499])
 @pytest.mark.parametrize("column", ["answer", "level", "prompt"])
 def test_any_cell_counts(row, column):
     other = {"answer": "x", "level": 7, "prompt": [{"role": "user", "content": "x"}]}[column]
@@ -69,11 +69,6 @@ def test_images_count_and_not_their_folder(tmp_path, embedded, listed):
     assert of(one)["content"] == of(other)["content"]
 
 
-def test_columns_that_only_look_like_files_are_plain():
-    rows = Dataset.from_list([{"prompt": "?", "file": {"bytes": "a", "path": "b"}}])
-    assert "media" not in of(rows) and of(rows)["content"] != of(Dataset.from_list([{"prompt": "?"}]))["content"]
-
-
 def draws(row):
     return row | {"a": random.random(), "b": np.random.rand(), "c": torch.rand(1).item()}
 
@@ -98,7 +93,7 @@ def only_once(rows):
     return IterableDataset.from_generator(read)
 
 
-@pytest.mark.parametrize("count", [1, 16, 40, 41, 50])
+@pytest.mark.parametrize("count", [1, 16, 41])
 @pytest.mark.parametrize("batch", [None, 7, 100])
 def test_a_stream_that_can_be_read_once_keeps_every_row(count, batch):
     stream = only_once(ROWS[:40])
@@ -108,23 +103,6 @@ def test_a_stream_that_can_be_read_once_keeps_every_row(count, batch):
     assert [row["answer"] for row in rows] == [str(i) for i in range(min(count, 40))]
     assert sorted(answers, key=int) == [str(i) for i in range(40)]
     assert answers == sorted(answers, key=int) or batch == 7  # rows of a batch that was read stay together
-
-
-def test_what_is_put_back_is_shuffled_as_the_stream_would_be():
-    _, left = read_first_rows(only_once(ROWS[:40]), count=16, seed=0)
-    whole = IterableDataset.from_generator(lambda: iter(ROWS[:40])).shuffle(seed=3, buffer_size=10)
-    assert list(left.shuffle(seed=3, buffer_size=10)) == list(whole)
-
-
-def test_images_in_a_stream_count():
-    def stream(colour):
-        return IterableDataset.from_generator(lambda: iter([{"image": Pictures.new("RGB", (4, 4), colour)}]))
-
-    def found(colour):
-        rows, left = read_first_rows(stream(colour), count=1, seed=0)
-        return data_identity(left, first_rows=rows)["first_rows"]
-
-    assert found("red") == found("red") != found("blue")
 
 
 def test_a_model_of_the_hub_is_known_by_its_weights_and_else_by_its_commit(tiny_model, tmp_path, monkeypatch):
@@ -178,5 +156,5 @@ def test_the_learning_rate_that_another_number_of_steps_gives(now, jump):
         before.step()
     resumed = linear(now)
     resumed.load_state_dict(before.state_dict())
-    said = schedule_jump(resumed, planned=4, now=now)
-    assert said is None if jump is None else f"jumps {jump}" in said
+    text = schedule_jump(resumed, planned=4, now=now)
+    assert text is None if jump is None else f"jumps {jump}" in text

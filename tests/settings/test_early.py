@@ -47,8 +47,8 @@ def test_names_beside_a_class_are_left_to_the_file_of_the_class(tmp_path):
         (["train", "--algo", "strace"], "error: unknown algorithm 'strace': did you mean 's_trace'?\n"),
         (
             ["train", "--config", "s_trace/qwen3_4b_s_trac", "--learnig_rate", "3"],
-            "error: there is no file 's_trace/qwen3_4b_s_trac', and no such recipe: did you mean "
-            "'s_trace/qwen3_4b_s_trace'?\nerror: unknown flag '--learnig_rate': did you mean '--learning_rate'?\n",
+            "error: 's_trace/qwen3_4b_s_trac' is no file and no recipe: did you mean 's_trace/qwen3_4b_s_trace'?\n"
+            "error: unknown flag '--learnig_rate': did you mean '--learning_rate'?\n",
         ),
         (["plan", "--jsn", "--prompts", "3"], "error: unknown flag '--jsn': did you mean '--json'?\n"),
     ],

@@ -1,7 +1,6 @@
 """Files that are written whole or not at all."""
 
 import os
-import stat
 from pathlib import Path
 
 import pytest
@@ -36,16 +35,6 @@ def test_partial_files_have_names_that_nobody_can_plant(tmp_path):
             assert partial.read_bytes() == b"" and partial.parent == tmp_path
             names.add(partial.name)
     assert len(names) == 2 and all(name.startswith(".x") and name.endswith(".partial") for name in names)
-
-
-@pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_files_have_the_permissions_of_others(tmp_path, mask):
-    before = os.umask(mask)
-    try:
-        write_atomically(tmp_path / "state.json", "{}")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "state.json").stat().st_mode) == 0o666 & ~mask
 
 
 @pytest.mark.parametrize("target", ["there", "gone"])

@@ -1,16 +1,12 @@
 """Threads of a training: one for a small model on the CPU, unless something else has set them."""
 
-import os
-
 import pytest
 import torch
 from torch import nn
 
 from trl_credit import STraceTrainer
+from trl_credit.support import threads
 from trl_credit.support.threads import SMALL, threads_for
-
-
-DEFAULT = len(os.sched_getaffinity(0))  # what torch takes where a core has one hardware thread
 
 
 @pytest.fixture
@@ -19,9 +15,9 @@ def unset(monkeypatch):
     before = torch.get_num_threads()
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(max(DEFAULT, 2))))
-    torch.set_num_threads(max(DEFAULT, 2))
-    yield max(DEFAULT, 2)
+    monkeypatch.setattr(threads, "_CHOSEN_BY_TORCH", 2)
+    torch.set_num_threads(2)
+    yield 2
     torch.set_num_threads(before)
 
 
@@ -48,7 +44,8 @@ def test_training_has_one_thread_and_gives_them_back(unset, make_trainer):
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
 def test_variables_are_followed(unset, monkeypatch, name):
-    assert inside(nn.Linear(2, 2)) == 1
+    assert inside(nn.Linear(2, 2)) == 1 == inside(nn.Linear(SMALL // 1000 - 1, 1000, bias=False))
+    assert inside(nn.Linear(SMALL // 1000, 1000, bias=False)) == unset
     monkeypatch.setenv(name, str(unset))
     assert inside(nn.Linear(2, 2)) == unset
 
@@ -56,10 +53,3 @@ def test_variables_are_followed(unset, monkeypatch, name):
 def test_a_number_that_somebody_set_stays(unset):
     torch.set_num_threads(unset + 1)
     assert inside(nn.Linear(2, 2)) == unset + 1 == torch.get_num_threads()
-
-
-def test_a_larger_model_and_one_on_another_device_keep_their_threads(unset):
-    with torch.device("meta"):
-        assert inside(nn.Linear(2, 2)) == unset
-    assert inside(nn.Linear(SMALL // 1000, 1000, bias=False)) == unset
-    assert inside(nn.Linear(SMALL // 1000 - 1, 1000, bias=False)) == 1

@@ -5,11 +5,10 @@ import json
 
 import pytest
 import torch
-from agent_helpers import GRPO, PROMPT, TASK, WRONG, Bare
-from passes_helpers import with_slow
+from agent_helpers import GRPO, PROMPT, WRONG, Bare
 from scripts import load_script
 
-from trl_credit import ALGORITHMS, CreditConfig, SPOChainConfig, SPOChainTrainer
+from trl_credit import SPOChainConfig, SPOChainTrainer
 from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward, demo_settings
 from trl_credit.demo.agent import right_answer, right_call
 from trl_credit.loss import keys
@@ -54,47 +53,6 @@ def replayed(trainer, example, ids) -> float:
         except ValueError:
             pass
     return sum(calculator.step_rewards)
-
-
-@pytest.mark.parametrize(
-    "algo", with_slow(["s_trace", "grpo_lambda", "gspo_token", "ha_dw", "opo"], "gspo_token", "ha_dw", "opo")
-)
-def test_presets_train_on_turns(make_agent, algo):
-    given = {"returns": "to_go"} if algo != "opo" else {}
-    given |= {"difficulty_reward": ["agent_reward"]} if algo == "ha_dw" else {}
-    trainer = make_agent(algo=ALGORITHMS[algo], data=agent_dataset(64), **SMALL, **given)
-    trainer.train()
-    assert trainer.state.global_step == 2
-    assert all(row["loss"] == row["loss"] for row in trainer.state.log_history if "loss" in row)
-
-
-KNOBS = {
-    "mask": {"token_mask": "probability", "probability_threshold": 0.5},
-    "dapo by prompt": {"loss_type": "dapo", "prompt_average": True},
-    "constant": {"loss_type": "dr_grpo", "beta": 0.1},
-    "turn average": {"loss_type": "grpo", "turn_average": True, "beta": 0.1},
-    "cispo": {"loss_type": "cispo"},
-    "turn": {"importance": "turn"},
-    "turn token": {"importance": "turn_token", "whiten_advantages": "batch"},
-    "trace by turn": {"importance": "eligible", "trace_unit": "turn", "loss_type": "grpo"},
-    "lambda": {"importance": "lambda_trace", "loss_weight": "trace_past", "loss_type": "grpo"},
-    "difficulty": {"difficulty": "fixed", "difficulty_reward": ["agent_reward"]},
-}
-
-
-@pytest.mark.parametrize(
-    "knobs", with_slow(KNOBS, "dapo by prompt", "constant", "turn average", "cispo", "turn", "lambda")
-)
-def test_every_weight_mask_and_normalizer_takes_them(make_agent, knobs):
-    knobs = KNOBS[knobs]
-    given = SMALL | {"max_steps": 1, "log_credit": 1}
-    trainer = make_agent(algo=GRPO, returns="to_go", data=agent_dataset(64), **given, **knobs)
-    trainer.train()
-    ((_, path),) = steps(trainer.args.output_dir)
-    rows = read_shard(path).responses
-    assert any(abs(x) > 0 for row in rows for x in row["credit"])
-    for row in rows:
-        assert all(c == 0 for c, turn in zip(row["credit"], row["turn_ids"], strict=True) if turn < 0)
 
 
 @pytest.mark.slow
@@ -199,42 +157,20 @@ def test_a_continued_conversation_goes_on_in_the_state_of_its_turn(make_agent):
     assert len(before) == 0 and trainer._metrics["train"]["rewards/spy/mean"] == [0.0]
 
 
-def test_chains_of_turns_train(make_agent):
-    trainer = make_agent(data=agent_dataset(64), **{**BY_TURNS, **SMALL, "returns": "to_go"})
-    trainer.train()
-    rows = [row for row in trainer.state.log_history if "credit/rollouts" in row]
-    assert rows and all(row["credit/rollouts"] > 0 for row in rows)
-    assert all(1 < row["credit/segments_per_response"] <= 5 for row in rows)
-
-
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "fault"),
     [
-        (
-            {**BY_TURNS, "environment": Bare},
-            r"segmentation='turns' continues .*Bare has no snapshot\(\) and restore\(state\)",
-        ),
-        (
-            {**BY_TURNS, "segmentation": "cutpoints"},
-            "environment_factory with rollouts='chain' and segmentation='cutpoints'",
-        ),
-        ({**BY_TURNS, "groups": "refill"}, "groups='refill' with rollouts='chain' and segmentation='turns'"),
-        (
-            {**BY_TURNS, "trainer_kwargs": {"tools": [sorted]}},
-            "tools with rollouts='chain': its responses cannot be continued",
-        ),
-        ({**BY_TURNS, "trainer_kwargs": {"rollout_func": sorted}}, "rollout_func with rollouts='chain': its responses"),
-        ({**BY_TURNS, "environment": None}, "segmentation='turns' divides conversations with environments"),
-        ({"algo": GRPO, "environment": Bare, "returns": "state_groups"}, "a class with a property `state_key`"),
+        ({"environment": Bare}, r"Bare has no snapshot\(\) and restore\(state\)"),
+        ({"segmentation": "cutpoints"}, "segmentation='cutpoints': their responses cannot be continued"),
+        ({"groups": "refill"}, "groups='refill' with rollouts='chain' and segmentation='turns'"),
+        ({"trainer_kwargs": {"tools": [sorted]}}, "cannot be continued"),
+        ({"trainer_kwargs": {"rollout_func": sorted}}, "cannot be continued"),
+        ({"environment": None}, "segmentation='turns' divides conversations with environments"),
     ],
 )
-def test_what_cannot_be_continued_is_refused(make_agent, settings, message):
-    with pytest.raises(ValueError, match=message):
-        make_agent(**settings)
-
-
-def test_the_task_is_the_one_of_the_agent():
-    assert TASK.environment(CreditConfig("x", report_to="none", returns="to_go")) is StepCalculator
+def test_what_cannot_be_continued_is_refused(make_agent, settings, fault):
+    with pytest.raises(ValueError, match=fault):
+        make_agent(**{**BY_TURNS, **settings})
 
 
 def test_the_example_trains_and_logs_the_reward_of_each_call(tmp_path, monkeypatch):

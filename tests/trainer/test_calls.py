@@ -8,7 +8,6 @@ import accelerate.utils
 import pytest
 import torch
 import trl
-from passes_helpers import with_slow
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import TrainerCallback
 
@@ -97,8 +96,6 @@ OFF = {"skip_zero_advantage": "off", "shared_prefix": "off"}
 STEP = (1, 0, 1)  # one reduction of everything and one wait for it, whatever the preset
 CHAIN = (4, 0, 30)
 BATCH = {"opo": (2, 0, 9), "ha_dw": (1, 0, 11), "spo_chain": CHAIN, "vine_ppo": CHAIN, "spo_tree": (6, 1, 50)}
-SLOW = ["dapo", "dr_grpo", "grpo", "grpo_lambda", "gspo", "gspo_token", "opo", "p_trace", "spo_chain", "vine_ppo"]
-SLOW += ["clip_cov", "ha_dw"]
 STATISTICS = (3, 0, 11)  # the width of all processes, and a gather of tokens
 BATCH |= {"clip_cov": STATISTICS, "kl_cov": STATISTICS}
 # a custom function is looked at until it has a gradient, which it has not where all responses are truncated
@@ -113,7 +110,7 @@ def of_trl():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", with_slow(sorted(trl_credit.ALGORITHMS), *SLOW))
+@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
 def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_path, monkeypatch, of_trl, algo):
     """Tensors, objects, waits. On a device most waits of a batch are none: they are for what is on the CPU anyway."""
     ours = make_trainer(algo, **OFF, **SIZES, **OWN.get(algo, {}))
@@ -127,30 +124,3 @@ def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_pa
     bounds = {"step": STEP, "batch": BATCH.get(algo, BATCH_OF_OTHERS)}
     for place, bound in bounds.items():
         assert all(a <= b for a, b in zip(more[place], bound, strict=True)), (place, more, bound)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("knob", "more"), [("skip_zero_advantage", (1, 0, 2)), ("shared_prefix", (1, 0, 1))])
-def test_what_a_knob_costs_for_a_batch(make_trainer, monkeypatch, knob, more):
-    off, auto = (
-        counts_of(make_trainer("grpo", **OFF | {knob: mode}, **SIZES), monkeypatch) for mode in ("off", "auto")
-    )
-    assert auto["step"] == off["step"] or knob == "skip_zero_advantage"  # which may leave out passes of a step
-    assert tuple(a - b for a, b in zip(auto["batch"], off["batch"], strict=True)) == more
-
-
-def test_one_call_more_is_seen(make_trainer, monkeypatch):
-    found = []
-    for calls in (0, 1):
-        trainer = make_trainer("s_trace", **SIZES)
-        inner = trainer.compute_loss
-
-        def loss(*args, trainer=trainer, inner=inner, calls=calls, **kwargs):
-            for _ in range(calls):
-                trainer.processes.max(1)
-            return inner(*args, **kwargs)
-
-        trainer.compute_loss = loss
-        found.append(counts_of(trainer, monkeypatch)["step"])
-    tensors, objects, waits = found[0]
-    assert found[1] == (tensors + 2, objects, waits + 2)  # of each micro-batch

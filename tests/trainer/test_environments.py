@@ -1,19 +1,19 @@
 """Rewards and states of environments in TRL's own tool loop, driven by scripts."""
 
-import threading
+import asyncio
 
+import numpy as np
 import pytest
 import torch
 import trl
-from agent_helpers import ANSWER, CALL, GRPO, TWO, Counting, batch_of, by_turn
+from agent_helpers import ANSWER, CALL, GRPO, PROMPT, TWO, Bare, Counting, batch_of, by_turn
 
 from trl_credit import SPOChainConfig, SPOChainTrainer, StepRewards
 from trl_credit.credit.returns import returns_to_go, state_group_advantages, to_go_advantages
-from trl_credit.demo import Calculator, StepCalculator
+from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward
 from trl_credit.demo.agent import right_call
 from trl_credit.loss import keys
-from trl_credit.rewards.guard import RewardError
-from trl_credit.trainer.environments import _copied_snapshot
+from trl_credit.rewards.guard import RewardError, RewardRaised
 
 
 pytest_plugins = ["agent_helpers"]
@@ -51,18 +51,6 @@ def test_a_result_that_is_rolled_back_leaves_its_reward_with_the_turn(make_agent
     made = batch_of(trainer)
     assert by_turn(made) == [[(0, 1.0)], [(0, 1.0)]]
     assert made.batch.turn_ids[0].max() == 0 and made.batch.turn_ids[1].max() == 1
-
-
-def test_a_first_reward_of_a_call_that_is_rolled_back(make_agent):
-    """TRL refuses the first call itself, and the result of the second one does not fit: one value for two calls."""
-    long = "B<call>calc op=9 x=4</call><eos>"
-    trainer = make_agent(
-        [UNKNOWN, ANSWER], [long], environment=Counting, algo=GRPO, returns="to_go", max_completion_length=110
-    )
-    made = batch_of(trainer)
-    texts = [trainer.processing_class.decode(ids) for ids in made.batch.completion_ids]
-    assert texts[0].endswith(long) and "unexpected keyword" in texts[0]
-    assert by_turn(made) == [[(1, 1.0)], []]
 
 
 def test_advantages_of_turns_and_none_for_tools(make_agent):
@@ -166,12 +154,6 @@ class Forgetful(StepCalculator):
         self.step_rewards = [*kept, 1.0]
 
 
-class Late(Calculator):
-    def reset(self, **row):
-        super().reset(**row)
-        self.step_rewards = []
-
-
 class Strange(StepCalculator):
     @property
     def state_key(self):
@@ -192,10 +174,9 @@ class Shrinking(Counting):
     ("environment", "returns", "message"),
     [
         (Forgetful, "to_go", r"Forgetful.step_rewards has 1 values before the first turn .*empty it in reset"),
-        (Late, "to_go", r"Late.step_rewards has 0 values before the first turn .*set it in __init__ too"),
         (NotANumber, "to_go", r"NotANumber.step_rewards is \[nan, nan\]: give finite numbers"),
         (Shrinking, "to_go", r"Shrinking.step_rewards lost values during a rollout: only append to it"),
-        (Strange, "state_groups", r"Strange.state_key is <object .*return a string, a number, or a tuple of these"),
+        (Strange, "state_groups", r"Strange.state_key has <object .*return a string, a number, or a tuple of these"),
     ],
 )
 def test_what_an_environment_does_wrong_names_it(make_agent, environment, returns, message):
@@ -204,34 +185,6 @@ def test_what_an_environment_does_wrong_names_it(make_agent, environment, return
     )
     with pytest.raises((RewardError, ValueError), match=message):
         batch_of(trainer)
-
-
-class Misnamed(Calculator):
-    def reset(self, **row):
-        self.turn_rewards = []
-        return super().reset(**row)
-
-
-@pytest.mark.parametrize(
-    ("environment", "returns", "count"),
-    [(Misnamed, "to_go", 1), (Counting, "to_go", 0), (Misnamed, "state_groups", 0), (Misnamed, "outcome", 0)],
-)
-def test_rewards_that_are_never_along_a_response_are_said_once(make_agent, caplog, environment, returns, count):
-    trainer = make_agent([CALL, CALL], [ANSWER, ANSWER], environment=environment, algo=GRPO, returns=returns)
-    batch_of(trainer)
-    said = [record.getMessage() for record in caplog.records if record.name == "trl_credit.trainer.scoring"]
-    assert len(said) == count and all("must be called `step_rewards`" in message for message in said)
-
-
-class Locked(Calculator):
-    def snapshot(self):
-        return threading.Lock()
-
-
-def test_a_snapshot_that_cannot_be_copied_names_the_environment():
-    message = r"^Locked.snapshot\(\) returned a lock that cannot be copied \(copy.deepcopy raised TypeError: .*plain"
-    with pytest.raises(RewardError, match=message):
-        _copied_snapshot(Locked())
 
 
 class AtTheEnd(Calculator):
@@ -274,14 +227,11 @@ def test_of_a_list_that_fits_neither_nothing_is_guessed(make_agent):
 
 
 def test_an_environment_may_be_the_only_reward(make_agent):
+    with pytest.raises(ValueError, match="there is no reward"):
+        make_agent(environment=Calculator, algo=GRPO, rewards=None)
     trainer = make_agent([CALL, ANSWER], [ANSWER], environment=Counting, algo=GRPO, rewards=None, returns="to_go")
     assert trainer.reward_func_names == ["step_rewards"] and trainer.reward_weights.tolist() == [1.0]
     assert batch_of(trainer).batch.rewards.tolist() == [1.0, 0.0]
-
-
-def test_without_any_reward_a_trainer_is_refused(make_agent):
-    with pytest.raises(ValueError, match="there is no reward: give reward_funcs, or environments with"):
-        make_agent(environment=Calculator, algo=GRPO, rewards=None)
 
 
 def test_a_judge_of_turns_beside_the_environment(make_agent):
@@ -301,3 +251,120 @@ def test_a_judge_of_turns_beside_the_environment(make_agent):
         reward_weights=[0.5],
     )
     assert by_turn(batch_of(trainer)) == [[(0, 6.0), (1, 5.0)], [(0, 5.0)]]
+
+
+# Other kinds of environments
+
+
+class NoTools:
+    """An environment that only sets the problem and rewards the answer."""
+
+    def reset(self, **row):
+        return None
+
+    def get_reward(self) -> float:
+        return 0.5
+
+
+class Scored(NoTools):
+    step_rewards: list = []
+
+    def reset(self, **row):
+        self.step_rewards = []
+
+    def get_reward(self) -> float:
+        self.step_rewards = [0.25]
+        return 1.0
+
+
+def test_a_list_that_get_reward_fills_is_read_after_it(make_agent):
+    for rewards in (None, agent_reward):
+        trainer = make_agent([ANSWER, "7<eos>"], environment=Scored, algo=GRPO, rewards=rewards, returns="to_go")
+        assert trainer.reward_func_names[-2:] == ["Scored", "step_rewards"]
+        first = 1.0 if rewards else 0.0
+        assert batch_of(trainer).batch.rewards.tolist() == [1.25 + first, 1.25]
+
+
+class Slow(Scored):
+    async def get_reward(self) -> float:
+        return Scored.get_reward(self)
+
+
+def test_what_an_async_get_reward_adds_too_late_is_not_lost_silently(make_agent):
+    trainer = make_agent([ANSWER, ANSWER], environment=Slow, algo=GRPO, returns="to_go")
+    with pytest.raises(RewardError, match="changed after it was read.*make get_reward a plain function"):
+        batch_of(trainer)
+
+
+class Waits(Counting):
+    async def calc(self, op: str, x: int) -> str:
+        """Counts, and lets others run.
+
+        Args:
+            op: The operation.
+            x: The operand.
+
+        Returns:
+            The value.
+        """
+        await asyncio.sleep(0)
+        return Counting.calc(self, op, x)
+
+
+def test_async_tools(make_agent):
+    trainer = make_agent(
+        [TWO, CALL], [ANSWER, ANSWER], environment=Waits, algo=GRPO, returns="to_go", max_completion_length=90
+    )
+    assert by_turn(batch_of(trainer)) == [[(0, 3.0)], [(0, 1.0)]]
+
+
+def test_several_environments_of_which_some_have_rewards_and_states(make_agent):
+    """A row's environment is by its name; the other one takes no part in rewards of steps, nor in equal states."""
+    data = agent_dataset(8).map(lambda row, i: {"environment": "plain" if i % 2 else "steps"}, with_indices=True)
+    factories = {"steps": Counting, "plain": Bare}
+    given = {"environment": factories, "algo": GRPO, "data": data}
+    trainer = make_agent([CALL, CALL], [ANSWER, ANSWER], returns="to_go", **given)
+    trainer.rows = [{"prompt": PROMPT, "answer": "9", "environment": name} for name in factories]
+    made = batch_of(trainer)
+    assert by_turn(made) == [[(0, 1.0)], []]
+    assert made.batch.rewards_per_func[:, 1].isnan().tolist() == [False, True]
+
+
+@pytest.mark.parametrize(("key", "other"), [(1, 1.0), (True, 1), (np.int64(3), 3), ((1, "a"), (1.0, "a"))])
+def test_equal_keys_are_equal_states(make_agent, key, other):
+    class Keyed(Calculator):
+        made = 0
+
+        def __init__(self):
+            super().__init__()
+            type(self).made += 1
+            self.own = key if type(self).made == 1 else other
+
+        @property
+        def state_key(self):
+            return self.own
+
+    trainer = make_agent([ANSWER, "7<eos>"], environment=Keyed, algo=GRPO, returns="state_groups")
+    batch_of(trainer)
+    assert trainer._metrics["train"]["credit/steps/shared_states"] == [1.0]
+
+
+def test_a_batch_after_one_that_failed_has_its_own_rewards(make_agent):
+    failing = [True]
+
+    def steps_once(completions, **kwargs):
+        return [StepRewards([1], [100.0 * (1 - 2 * i)], unit="turn") for i in range(2)] if failing else [0.0, 1.0]
+
+    def raises_once(completions, **kwargs):
+        if failing:
+            failing.clear()
+            raise OSError("once")
+        return [0.0, 0.0]
+
+    trainer = make_agent(
+        *[[ANSWER, ANSWER]] * 2, environment=Bare, algo=GRPO, rewards=[steps_once, raises_once], returns="to_go"
+    )
+    with pytest.raises(RewardRaised, match="raises_once"):
+        batch_of(trainer)
+    made = batch_of(trainer)
+    assert made.advantages[:, 0].tolist() == [-1.0, 1.0] and keys.STEP_REWARDS not in made.batch.data

@@ -6,30 +6,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 from passes_helpers import Watch
 from processes import ENVIRONMENT, WORKERS, start
-from reward_helpers import GIVEN
 from transformers import TrainerCallback
 
 from trl_credit.loss.nonfinite import NonFinite
-from trl_credit.observe.schema import read_shard, shard_path
-from trl_credit.rewards.guard import guard_rewards
 from trl_credit.runs.checkpoints import last_checkpoint
-
-
-def test_a_reward_that_hangs_is_stopped():
-    def hangs(completions, **kwargs):
-        time.sleep(60)
-
-    start = time.perf_counter()
-    with pytest.raises(TimeoutError, match=r"'hangs'.*reward_timeout=0.2.*'1\+1='"):
-        guard_rewards(hangs, timeout=0.2)(**GIVEN)
-    assert time.perf_counter() - start < 30
 
 
 def poison(trainer, *, steps, where):
@@ -75,7 +61,7 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(make_trainer, where
 
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_one_micro_batch_that_is_not_finite_skips_its_update(make_trainer, where):
-    trainer = make_trainer(max_steps=3, gradient_accumulation_steps=2, log_credit=1, lr_scheduler_type="constant")
+    trainer = make_trainer(max_steps=3, gradient_accumulation_steps=2, lr_scheduler_type="constant")
     poison(trainer, steps={1}, where=where)
     poisoned = trainer._get_per_token_logps_and_entropies
     clean = type(trainer)._get_per_token_logps_and_entropies.__get__(trainer)
@@ -89,9 +75,6 @@ def test_one_micro_batch_that_is_not_finite_skips_its_update(make_trainer, where
     rows = [row for row in trainer.state.log_history if "reward" in row]
     assert [row["credit/skipped_updates"] for row in rows] == [0.0, 1.0, 0.0]
     assert all(math.isfinite(row["loss"]) for row in rows)
-    known = [row["credit"] is not None for row in read_shard(shard_path(trainer.args.output_dir, 2)).responses]
-    assert any(known) and not all(known)  # of the other micro-batch
-    assert all(row["credit"] is not None for row in read_shard(shard_path(trainer.args.output_dir, 3)).responses)
 
 
 def test_a_broken_step_adds_nothing_to_the_metrics_of_the_next_run(make_trainer):
@@ -149,8 +132,7 @@ def test_too_many_skipped_updates_stop_the_run(make_trainer):
         close(counter(1, is_deepspeed_enabled=True), bad=True)  # DeepSpeed has made the update already
 
 
-@pytest.mark.slow
-def test_too_large_a_share_of_skipped_updates_stops_the_run(make_trainer):
+def test_too_large_a_share_of_skipped_updates_stops_the_run():
     def stopped(patience: int, pattern: list[bool]) -> str | None:
         count = counter(patience)
         for i, bad in enumerate(pattern):
@@ -168,12 +150,6 @@ def test_too_large_a_share_of_skipped_updates_stops_the_run(make_trainer):
     # the patience holds for the share too
     assert stopped(40, every_second).startswith("81: the loss is not finite, and 40 of the 81 updates")
     assert stopped(100, every_second) is None
-
-    trainer = make_trainer(max_steps=60, save_strategy="no")
-    poison(trainer, steps={i for i in range(60) if i % 2}, where="loss")
-    with pytest.raises(FloatingPointError, match="25 of the 51 updates before this one were skipped, 49%.*resume"):
-        trainer.train()
-    assert trainer.state.global_step == 51
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ import trl
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.hub import write_model_card
-from trl_credit.support.functions import unique_names
 
 
 def share(completions, scale=1.0, **columns):
@@ -50,24 +49,6 @@ def test_a_reward_has_the_name_that_trl_gives_it(kind, make_trainer):
     pairs = (trl.GRPOConfig, trl.GRPOTrainer), (CreditConfig, CreditTrainer)
     stock, ours = (make_trainer(pair, reward_funcs=kind) for pair in pairs)
     assert ours.reward_func_names == stock.reward_func_names
-
-
-def test_a_partial_may_have_a_name(make_trainer):
-    kind = functools.partial(share, scale=2.0)
-    kind.__name__ = "twice"
-    assert make_trainer("base", reward_funcs=kind).reward_func_names == ["twice"]
-
-
-@pytest.mark.parametrize(
-    ("names", "wanted"),
-    [
-        (["a", "a", "b", "a"], ["a", "a_2", "b", "a_3"]),
-        (["a", "a", "a_2"], ["a", "a_3", "a_2"]),
-        (["a_2", "a_2", "a", "a"], ["a_2", "a_2_2", "a", "a_3"]),
-    ],
-)
-def test_equal_names_get_the_next_free_number(names, wanted):
-    assert unique_names(names) == wanted == unique_names(wanted)
 
 
 def test_rewards_of_one_name_stay_apart_wherever_they_are_shown(make_trainer, tmp_path):

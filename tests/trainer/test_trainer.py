@@ -2,7 +2,6 @@
 
 import functools
 import math
-import re
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +9,6 @@ import pytest
 import torch
 from conftest import count_a
 from datasets import Dataset
-from passes_helpers import with_slow
 from weight_helpers import check_finite, moved, weights
 from worker import kept
 
@@ -18,11 +16,8 @@ import trl_credit
 from trl_credit.credit.selection import probability_mask
 
 
-PLAIN = ("dapo", "dr_grpo", "gspo", "opo", "p_trace")  # each differs in a formula alone from another preset
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", with_slow(sorted(trl_credit.ALGORITHMS), *PLAIN))
+@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
 def test_every_preset_trains_off_policy_too(make_trainer, algo):
     trainer = make_trainer(algo, num_iterations=2, steps_per_generation=2, max_steps=4)
     before = weights(trainer)
@@ -57,25 +52,6 @@ def test_batches_and_accumulation_give_one_step(make_trainer):
         assert largest > 1e-3
         for name, p in parameters[0].items():
             torch.testing.assert_close(p, parameters[1][name], rtol=0, atol=1e-6 * max(1.0, largest))
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({}, None),
-        ({"gradient_accumulation_steps": 2}, None),
-        ({"num_iterations": 3}, "this run has num_iterations=3: set num_iterations=1,"),
-        (
-            {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "beta": 0.04},
-            r"steps_per_generation=4 and beta=0.04: set steps_per_generation to 2 \(.*\) or less and beta=0.0",
-        ),
-    ],
-    ids=str,
-)
-def test_opo_warns_once_that_it_is_not_on_policy(make_trainer, caplog, settings, words):
-    make_trainer("opo", max_steps=2, **settings).train()
-    lines = [record.getMessage() for record in caplog.records if "baseline='optimal'" in record.getMessage()]
-    assert len(lines) == (words is not None) and all(re.search(words, line) for line in lines)
 
 
 def test_difficulty_weights_and_belief_of_a_batch(make_trainer):
@@ -140,22 +116,13 @@ def test_default_configuration_is_the_trainers_own(tiny_model, tmp_path, monkeyp
 # Bad input
 
 
-@pytest.mark.parametrize("kind", ["plain", "async", "partial", "object"])
-def test_a_reward_that_is_no_number_names_the_function(make_trainer, kind):
+def test_a_reward_that_is_no_number_names_the_function(make_trainer):
     def broken(completions, **kwargs):
         return [math.inf] * len(completions)
 
-    async def broken_async(completions, **kwargs):
-        return broken(completions)
-
-    class Broken:
-        __call__ = staticmethod(broken)
-
-    functions = {"plain": broken, "async": broken_async, "partial": functools.partial(broken), "object": Broken()}
-    trainer = make_trainer("base", reward_funcs=functions[kind])
+    trainer = make_trainer("base", reward_funcs=functools.partial(broken))
     before = weights(trainer)
-    name = {"async": "broken_async", "object": "Broken"}.get(kind, "broken")
-    with pytest.raises(ValueError, match=f"'{name}' returned"):
+    with pytest.raises(ValueError, match="'broken' returned"):
         trainer.train()
     assert not moved(trainer, before)
 
@@ -182,7 +149,7 @@ def test_reward_outside_its_range_is_an_error_with_difficulty(make_trainer):
     make_trainer("ha_dw", reward_funcs=negative, reward_range=(-1.0, 1.0)).train()
 
 
-@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
+@pytest.mark.parametrize("algo", ["base", "fipo", "grpo_lambda", "ha_dw", "opo", "s_trace", "spo_chain", "spo_tree"])
 def test_one_token_completions(trained, algo):
     one_level = {"tree_branching": [4]} if algo == "spo_tree" else {}
     trainer = trained(algo, max_completion_length=1, max_steps=1, **one_level)
@@ -197,8 +164,7 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("nothing", NOTHING)
-# a tree refuses the second setting
-@pytest.mark.parametrize("algo", with_slow(sorted(set(trl_credit.ALGORITHMS) - {"spo_tree"}), *PLAIN))
+@pytest.mark.parametrize("algo", ["base", "fipo", "kl_cov", "opo", "s_trace", "spo_chain"])
 def test_without_a_reward_or_a_token_nothing_is_trained(make_trainer, algo, nothing):
     trainer = make_trainer(algo, **NOTHING[nothing], max_completion_length=2, beta=0.0, max_steps=1)
     before = weights(trainer)
@@ -206,19 +172,3 @@ def test_without_a_reward_or_a_token_nothing_is_trained(make_trainer, algo, noth
     row = trainer.state.log_history[0]
     assert row["loss"] == 0.0 and (nothing == "no reward" or row["completions/clipped_ratio"] == 1.0)
     assert not moved(trainer, before)
-
-
-def test_empty_completions_are_refused(make_trainer):
-    trainer = make_trainer("s_trace")
-    empty = torch.zeros(2, 0, dtype=torch.long)
-    with pytest.raises(ValueError, match="completion of this micro-batch is empty"):
-        trainer.compute_loss(trainer.model, {"completion_ids": empty, "completion_mask": empty})
-
-
-def test_an_empty_completion_of_a_rollout_function_is_refused(make_trainer):
-    def rollout(prompts, trainer):
-        n = len(prompts)
-        return {"prompt_ids": [[3]] * n, "completion_ids": [[3, 1]] * (n - 1) + [[]], "logprobs": None}
-
-    with pytest.raises(ValueError, match="empty completion for prompt 7"):
-        make_trainer("s_trace", trainer_kwargs={"rollout_func": rollout}).train()

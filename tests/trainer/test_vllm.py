@@ -2,17 +2,11 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 import torch
-from processes import ENVIRONMENT, results, run
+from processes import results, run
 from safetensors.torch import load_file
 
 from trl_credit.demo import demo_model_path
@@ -44,21 +38,6 @@ def test_the_script_trains_with_a_colocated_engine(tmp_path):
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
-def test_an_agent_talks_to_its_environment_through_a_real_engine(tmp_path):
-    """TRL's tool loop on vLLM: a call per round of turns, rewards of calls, and the correction by turns."""
-    flags = "--algo grpo --dataset_name demo_agent --returns to_go --importance turn --use_vllm --vllm_mode colocate"
-    flags += " --vllm_gpu_memory_utilization 0.1 --vllm_max_model_length 128 --loss_type grpo"
-    run("run_vllm.py", *flags.split(), *SIZES.split(), "--output_dir", tmp_path, **ENGINE)
-    log = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())["log_history"]
-    rows = [row for row in log if "reward" in row]
-    assert len(rows) == 3
-    for row in rows:
-        assert 2 < row["tools/call_frequency"] <= 4 and row["credit/steps/per_response"] > 3
-        assert 0.4 < row["rewards/step_rewards/mean"] < 0.95  # about 0.7 of the calls are right
-        assert 0.0 < row["sampling/sampling_logp_difference/mean"] < 0.1
-    assert 0.1 < sum(row["rewards/agent_reward/mean"] for row in rows) / 3 < 0.6
-
-
 def test_a_chain_on_a_real_engine_takes_two_calls_and_one_sync(tmp_path):
     (result,) = results(run("run_vllm_segments.py", "spo_chain", "vllm", tmp_path, **ENGINE))
     assert result["prefix_caching"] is True
@@ -70,16 +49,6 @@ def test_a_chain_on_a_real_engine_takes_two_calls_and_one_sync(tmp_path):
         assert len({limit for _, _, limit in rollouts}) > 3
     for row in result["log"]:
         assert row["credit/rollouts"] > 0 and row["credit/segments_per_response"] > 1
-        assert 0.0 < row["sampling/sampling_logp_difference/mean"] < 0.1
-
-
-def test_refilled_groups_on_a_real_engine_take_one_sync_for_a_batch(tmp_path):
-    (result,) = results(run("run_vllm_segments.py", "grpo", "vllm", tmp_path, "refill", **ENGINE))
-    calls = [row["credit/groups/calls"] for row in result["log"]]
-    assert len(calls) == result["syncs"] == 2 and len(result["calls"]) == sum(calls) > 2
-    assert {(n, limit) for call in result["calls"] for _, n, limit in call} == {(1, 40)}
-    for row in result["log"]:
-        assert row["credit/groups/copies"] == row["credit/groups_without_signal"] == 0.0
         assert 0.0 < row["sampling/sampling_logp_difference/mean"] < 0.1
 
 
@@ -116,50 +85,3 @@ def test_trees_of_both_engines_are_valid(tmp_path, engine):
             if copies == 1 and prefix != "[]":
                 mean = sum(node["value"] for node in siblings) / len(siblings)
                 assert nodes[prefix]["value"] == pytest.approx(mean) or len(nodes) < len(tree["nodes"])
-
-
-@pytest.fixture
-def server(tmp_path):
-    """Port of a real vLLM server with the embedded model."""
-    port = int(os.environ["MASTER_PORT"]) + 2  # no other test worker uses it, and the system does not hand it out
-    flags = f"--host 127.0.0.1 --port {port} --max-model-len 64 --logprobs-mode processed_logprobs --max-logprobs -1"
-    with open(tmp_path / "server.log", "w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", demo_model_path(), *flags.split()],
-            stdout=log,
-            stderr=log,
-            env=ENVIRONMENT | ENGINE | {"VLLM_SERVER_DEV_MODE": "1"},
-        )
-        try:
-            for _ in range(300):
-                time.sleep(1)
-                assert process.poll() is None, (tmp_path / "server.log").read_text()[-4000:]
-                try:
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
-                    break
-                except (urllib.error.URLError, OSError):
-                    pass
-            else:
-                pytest.fail(f"no answer from the server: {(tmp_path / 'server.log').read_text()[-4000:]}")
-            yield port
-        finally:
-            process.terminate()
-            try:
-                process.wait(60)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def test_a_real_server_gets_every_prefix_once(server, tmp_path):
-    (result,) = results(run("run_vllm_server.py", tmp_path, server))
-    chain, tree = result["spo_chain"], result["spo_tree"]
-    assert chain["syncs"] == tree["syncs"] == 2 and len(chain["calls"]) == 4 and len(tree["calls"]) == 6
-    for (prompts, n, limit), (prefixes, per_prefix, budget) in (chain["calls"][:2], chain["calls"][2:]):
-        assert (prompts, n, limit) == (2, 8, 40) and per_prefix == 9 and prefixes > 2 and budget <= 40
-    assert [call[1:] for call in tree["calls"][:3]] == [[3, 6], [2, 6], [2, 28]]
-    assert tree["calls"][0][0] == 2 and tree["calls"][1][0] <= 6 and tree["calls"][2][0] <= 12
-    for first, *others in (chain["log"], tree["log"]):
-        # the server keeps the initial policy, since no weights are sent to it here
-        assert 0.0 < first["sampling/sampling_logp_difference/mean"] < 0.1
-        assert all(row["sampling/sampling_logp_difference/mean"] > 0.0 for row in others)

@@ -20,7 +20,7 @@ COMMANDS = {
     "compare": "Train algorithms with several seeds, and test which differences are real.",
     "explain": "Show the credit that each algorithm would give to the same responses.",
     "push": "Push a trained model, its card and plots to the Hub.",
-    "plan": "Estimate the tokens, FLOPs and memory of a run before it starts.",
+    "plan": "Estimate the tokens and memory of a run before it starts.",
     "recipes": "List, search and print recipes: the settings of the papers' runs.",
     "example": "Copy an example, with data and a reward of its own, to a folder.",
     "help": "Print a page of the documentation.",

@@ -5,7 +5,6 @@ import sys
 import warnings
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 from ..settings.parser import OneLineParser
 from ..support.errors import check_data_dir, check_output_dir, disk_full, fail
@@ -19,22 +18,20 @@ _HELP = """\
 Evaluates models: pass@k, best@k, avg@k and maj@k with 95 % intervals, as a table, a JSON file and a figure.
 
   trl-credit eval                                    the embedded model on the embedded task, no GPU needed
-  trl-credit eval --models Qwen/Qwen3-1.7B runs/s_trace --protocol s_trace --backend vllm
-  trl-credit eval --models runs/mine --sets mine.jsonl --reward mine.py:is_right --protocol custom \\
-      --samples 8 --temperature 1 --max_new_tokens 1024    a custom task
-  trl-credit eval runs/s_trace                       a run, on problems of its data that it did not train on
-  trl-credit eval runs/a runs/b                      is the difference real? Interval, p-value, samples needed
-  trl-credit eval runs/a runs/b --protocol s_trace   the same, by the protocol of a paper
+  trl-credit eval --models Qwen/Qwen3-1.7B --protocol s_trace --backend vllm      by the protocol of a paper
+  trl-credit eval runs/a                             a run as it was trained, on problems that it did not train on
+  trl-credit eval runs/a runs/b --protocol s_trace   is the difference real? Interval, p-value, samples needed
+  trl-credit eval a/evaluation b/evaluation          the same from stored samples: no model is loaded
 
-Without --protocol, a run of `trl-credit train` is evaluated with the settings that it was trained with. The problems
-are the test split of its data set, or rows that none of the runs has seen. Without --sets, all sets of the protocol are
-evaluated. Stored samples are used again. The same command resumes an interrupted evaluation.
-"""
-_ENGINE = ("tensor_parallel_size", "gpu_memory_utilization")
+The same command resumes an interrupted evaluation."""
 _CHANGES = ("samples", "temperature", "max_new_tokens", "max_context", "top_p", "top_k", "metrics")
-# flags that say what is evaluated; the others are arguments of `evaluate`
-_OURS = ("compared", "models", "protocol", "sets", "output_dir", "rescore", "quiet", "trust_run")
-_OF_STORED = (*_OURS, "metrics", "revision", "trust_remote_code")  # all that act on stored samples
+_OPTIONS = (  # arguments of `evaluate` that are flags of the same name
+    *("sets", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code"),
+    *("revision", "seed", "backend", "batch_size", "overwrite"),
+)
+_ENGINE = ("tensor_parallel_size", "gpu_memory_utilization")
+# flags that act on stored samples too
+_OF_STORED = ("compared", "models", "protocol", "sets", "output_dir", "rescore", "quiet", "trust_run", "metrics")
 
 
 def main(argv: list[str]) -> int:
@@ -44,14 +41,14 @@ def main(argv: list[str]) -> int:
     from datasets import disable_progress_bars
 
     from ..lab import evaluation  # noqa: F401  # a signal during the import must not raise, see `end_at_once`
-    from ..rewards.guard import RewardRaised
+    from ..support.functions import FunctionRaised
 
     disable_progress_bars()
     warnings.filterwarnings("ignore", category=FutureWarning)
     with StopSignals(PROGRAM) as stop:
         try:
             _run(_parse(argv))
-        except (ValueError, OSError, ImportError, RewardRaised) as error:
+        except (ValueError, OSError, ImportError, FunctionRaised) as error:
             if disk_full(error):
                 fail("disk full: finished samples are kept; make room, and the same command resumes", code=1)
             fail(str(error).removesuffix(" Nothing was trained on them."), code=2)
@@ -63,18 +60,9 @@ def main(argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> Namespace:
-    """Parses the flags. `stored_only` says that models are compared from stored samples, `as_trained` that they are
-    sampled from without a protocol.
+    """Parses the flags, and checks that they fit together. `sampling` are those that are set and act on sampling."""
+    from ..lab.evaluation import PROTOCOLS
 
-    Raises:
-        ValueError: an unknown flag, an invalid value or pair of flags, several processes, or damaged samples.
-        OSError: a model that does not exist.
-    """
-    from ..lab.evaluation import PROTOCOLS, has_stored
-    from ..lab.evaluation.runs import read_training
-    from ..lab.evaluation.sample_store import is_evaluation
-
-    names = f"{', '.join(PROTOCOLS)}, custom"
     parser = OneLineParser(prog=" ".join(PROGRAM), description=_HELP)
     add = parser.add_argument
     compared = "runs, models or folders of evaluations, before all flags; each is compared with the first, by problem"
@@ -83,7 +71,8 @@ def _parse(argv: list[str]) -> Namespace:
     add("--revision", help="branch, tag or commit of models on the Hub")
     add("--trust_remote_code", action="store_true", help="run code that comes with a model")
     add("--trust_run", action="store_true", help="import the reward function that the folder of a run names")
-    add("--protocol", nargs="+", help=f"of {names} (default: as trained; demo demo_greedy for the embedded model)")
+    protocols = f"of {', '.join(PROTOCOLS)}, custom (default: as trained; demo demo_greedy for the embedded model)"
+    add("--protocol", nargs="+", help=protocols)
     add("--sets", nargs="+", help="sets by name, or files (default: all sets of the protocol)")
     add("--data_dir", help="folder with the sets as files, for machines without a network")
     add("--prompt_style", help="a name as for training, or text with {problem} (default: that of the run, else boxed)")
@@ -117,84 +106,49 @@ def _parse(argv: list[str]) -> Namespace:
         raise ValueError("--rescore judges all samples in --output_dir and takes no models: leave them out")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("an evaluation is one process: use --backend vllm --tensor_parallel_size N for several GPUs")
-    args.models = args.models or args.compared or ["demo"]
-    several = len(args.compared) > 1
-    of_sampling = [name for name, x in vars(args).items() if name not in _OF_STORED and x != parser.get_default(name)]
-    stored_only = several and all(map(is_evaluation, args.models))
-    if args.protocol is None and several and not stored_only:
-        is_run = any(map(read_training, args.models))  # which says how to sample
-        # a flag of sampling stands for the evaluation that it belongs to, which goes on where it was
-        is_stored = not of_sampling and has_stored(args.models, _output_folder(args), args.revision)
-        stored_only = not is_run or is_stored
-    if stored_only and of_sampling:
-        missing = "--protocol" if args.protocol is None else "model"
-        raise ValueError(f"--{of_sampling[0]} needs a {missing} to sample with: the compared samples are stored ones")
-    args.stored_only = stored_only
-    args.as_trained = not stored_only and args.protocol is None and args.compared not in ([], ["demo"])
+    if args.backend != "vllm" and (engine := [name for name in _ENGINE if getattr(args, name) is not None]):
+        raise ValueError(f"--{engine[0]} needs --backend vllm")
+    args.sampling = [name for name, x in vars(args).items() if name not in _OF_STORED and x != parser.get_default(name)]
     return args
 
 
 def _run(args: Namespace) -> None:
-    """Evaluates, judges again or compares, and prints the tables.
-
-    Raises:
-        ValueError: invalid input, or samples that do not belong together.
-        OSError: a model that cannot be loaded.
-    """
-    from ..lab.evaluation import compare_models, evaluate, rescore
+    """Judges stored samples again, compares them, or samples from models: by a protocol, else as they were trained."""
+    from ..lab.evaluation import PROTOCOLS, compare_models, evaluate, is_evaluation, plan_as_trained, rescore
 
     prepare_process(imports=bool(args.reward or args.trust_run))
     check_data_dir(args.data_dir)  # before a model is loaded
-    folder = _output_folder(args)
+    models, compares = args.models or args.compared or ["demo"], len(args.compared) > 1
+    is_folder = len(models) == 1 and Path(models[0]).is_dir()
+    folder = Path(args.output_dir or (inside(models[0], "evaluation") if is_folder else "evaluation"))
+    check_output_dir(folder, name="--output_dir")
+    sampled = [model for model in models if not (args.rescore or (compares and is_evaluation(model)))]
     if args.rescore:
         rescore(folder, metrics=args.metrics, reward=args.reward, trust_run=args.trust_run)
-    elif len(args.compared) > 1:
-        compare_models(args.models, output_dir=folder, metrics=args.metrics, **_options(args))
+    elif not sampled and args.sampling:
+        raise ValueError(f"--{args.sampling[0]} needs a model to sample with: the compared samples are stored ones")
+    elif args.models and args.protocol is None and args.models != ["demo"]:
+        raise ValueError(f"--models needs a --protocol: one or more of {', '.join(PROTOCOLS)}, custom")
     else:
-        evaluate(args.models, output_dir=folder, **_options(args))
-    if len(args.compared) > 1:
-        _print_table(folder / "differences.md", numbers="differences.json")
-    if not args.stored_only:
+        options = {name: getattr(args, name) for name in _OPTIONS}
+        options |= {"protocols": args.protocol, "progress": not args.quiet}
+        options["changes"] = {name: getattr(args, name) for name in _CHANGES}
+        options["engine_kwargs"] = {name: value for name in _ENGINE if (value := getattr(args, name)) is not None}
+        if models == ["demo"] and args.protocol is None:
+            options["protocols"] = ["demo", "demo_greedy"]
+        elif sampled and args.protocol is None:
+            names = ("sets", "changes", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code")
+            plan = plan_as_trained(sampled, trust_run=args.trust_run, **{name: options[name] for name in names})
+            print(f"problems  {plan.problems}\nsampling  {plan.sampling}")
+            options |= plan.options
+        options["prompt_style"] = options["prompt_style"] or "boxed"
+        if compares:
+            compare_models(models, output_dir=folder, metrics=args.metrics, **options)
+            _print_table(folder / "differences.md", numbers="differences.json")
+        else:
+            evaluate(models, output_dir=folder, **options)
+    if sampled or args.rescore:
         _print_table(folder / "evaluation.md", scores="evaluation.json", figure="evaluation.png", samples="samples")
-
-
-def _output_folder(args: Namespace) -> Path:
-    model = Path(args.models[0])
-    default = inside(model, "evaluation") if len(args.models) == 1 and model.is_dir() else Path("evaluation")
-    folder = default if args.output_dir is None else Path(args.output_dir)
-    check_output_dir(folder, name="--output_dir")
-    return folder
-
-
-def _options(args: Namespace) -> dict[str, Any]:
-    """The keyword arguments of `evaluate` except for the folder."""
-    from ..lab.evaluation import PROTOCOLS, plan_as_trained
-
-    engine = {name: value for name in _ENGINE if (value := getattr(args, name)) is not None}
-    if engine and args.backend != "vllm":
-        raise ValueError(f"--{next(iter(engine))} needs --backend vllm")
-    protocols = args.protocol
-    if protocols is None and not args.stored_only and not args.as_trained:
-        if args.models != ["demo"]:
-            raise ValueError(f"--models needs a --protocol: one or more of {', '.join(PROTOCOLS)}, custom")
-        protocols = ["demo", "demo_greedy"]
-    others = (*_OURS, *_CHANGES, *_ENGINE, "stored_only", "as_trained")
-    options = {
-        **{name: value for name, value in vars(args).items() if name not in others},
-        "sets": args.sets,
-        "protocols": protocols,
-        "prompt_style": args.prompt_style or "boxed",
-        "changes": {name: getattr(args, name) for name in _CHANGES},
-        "engine_kwargs": engine,
-        "progress": not args.quiet,
-    }
-    if args.as_trained:
-        names = ("sets", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code", "trust_run")
-        said = {name: getattr(args, name) for name in names}
-        plan = plan_as_trained(args.models, changes=options["changes"], **said)
-        print(f"problems  {plan.problems}\nsampling  {plan.sampling}")
-        options |= plan.options
-    return options
 
 
 def _print_table(table: Path, **files: str) -> None:

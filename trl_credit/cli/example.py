@@ -24,42 +24,28 @@ def main(argv: list[str]) -> int:
     parser = OneLineParser(prog="trl-credit example", description=_HELP, usage="%(prog)s …")
     parser.add_argument("name", nargs="?", help="name of an example")
     parser.add_argument("folder", nargs="?", type=Path, help="a folder, which is made")
-    args, known = parser.parse_args(argv), examples()
+    args = parser.parse_args(argv)
+    # an example is a folder with a script of the same name
+    paths = sorted(path for path in packaged_folder("examples").glob("*/*.py") if path.stem == path.parent.name)
+    scripts = {path.stem: path for path in paths}
     if args.name is None:
-        rows = [f"  {name:<20}{_says(name)[0]}" for name in known]
+        rows = [f"  {name:<20}{_about(script)[0]}" for name, script in scripts.items()]
         print("\n".join(["trl-credit example NAME copies one:\n", *rows]))
         return 0
-    if args.name not in known:
-        raise ValueError(f"there is no example {args.name!r}{choose(args.name, known)}")
-    target = args.folder or Path(args.name)
-    copied = copy(args.name, target)
-    print(f"{target}/ has {', '.join(copied)}. Next:\n")
-    print(textwrap.indent(f"cd {shlex.quote(str(target))}\n{_says(args.name)[1]}", "  "))
+    if args.name not in scripts:
+        raise ValueError(f"there is no example {args.name!r}{choose(args.name, scripts)}")
+    script, target = scripts[args.name], args.folder or Path(args.name)
+    files = sorted(path for path in script.parent.iterdir() if path.is_file())
+    if there := [target / file.name for file in files if (target / file.name).exists()]:
+        raise ValueError(f"{str(there[0])!r} is there already: name another folder")
+    for file in files:
+        write_atomically(target / file.name, file.read_bytes())
+    print(f"{target}/ has {', '.join(file.name for file in files)}. Next:\n")
+    print(textwrap.indent(f"cd {shlex.quote(str(target))}\n{_about(script)[1]}", "  "))
     return 0
 
 
-def examples() -> list[str]:
-    """Names of the examples: the folders with a script of the same name."""
-    return sorted(path.stem for path in packaged_folder("examples").glob("*/*.py") if path.stem == path.parent.name)
-
-
-def copy(name: str, target: Path) -> list[str]:
-    """Copies the files of an example, and returns their names.
-
-    Raises:
-        ValueError: one of them is there already.
-    """
-    files = sorted(path for path in (packaged_folder("examples") / name).iterdir() if path.is_file())
-    for file in files:
-        if (target / file.name).exists():
-            raise ValueError(f"{str(target / file.name)!r} is there already: name another folder")
-    for file in files:
-        write_atomically(target / file.name, file.read_bytes())
-    return [file.name for file in files]
-
-
-def _says(name: str) -> tuple[str, str]:
+def _about(script: Path) -> tuple[str, str]:
     """What an example is, and the commands to run in its folder: the docstring of its script."""
-    script = packaged_folder("examples") / name / f"{name}.py"
     first, _, rest = (ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or "").partition("\n")
     return first, textwrap.dedent(rest).strip()

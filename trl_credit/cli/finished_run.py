@@ -40,24 +40,20 @@ def finished_run(folder: Path, *, reward: str | None = None, trust_run: bool = F
         OSError, ImportError: as [`~trl_credit.cli.training.make_data`] does.
     """
     recipe, what, run = folder / RECIPE, f"{folder} has no rollout log, and", read_training(str(folder))
-    fix = f"train with --log_credit 10, or give a JSONL file of responses, and --model {folder}"
     names = {"reward", *SAMPLING, *(f.name for f in fields(DataArguments))}
     if run is not None and run.data is not None:
-        task, identity = run.record["task"], run.record["identity"]
-        given = {f.name: task[f.name] for f in fields(DataArguments) if task.get(f.name, f.default) != f.default}
-        given |= {name: identity[name] for name in SAMPLING if identity.get(name) is not None}
-        given["reward"] = task["reward"]
-        is_demo = False
-    elif recipe.is_file():
-        given = read_settings([str(recipe)])[0]
-        is_demo = given.get("model_name_or_path", DEMO) == DEMO
-        # without a record nobody can tell a run on the embedded task from one from Python
-        if "dataset_name" not in given and not (is_demo and run is not None):
-            raise ValueError(f"{what} its {RECIPE} names no data (a run from Python?): {fix}")
+        settings = {name: run.record["identity"].get(name) for name in SAMPLING} | run.record["task"]
+        model = str(folder)
     else:
-        raise ValueError(f"{what} no {RECIPE} that names data and reward: {fix}")
-    kept = {name: value for name, value in given.items() if name in names}
-    kept = {"algo": "grpo", "model_name_or_path": DEMO if is_demo else str(folder), **kept}
+        settings = read_settings([str(recipe)])[0] if recipe.is_file() else {}
+        is_demo = bool(settings) and settings.get("model_name_or_path", DEMO) == DEMO
+        # without a record nobody can tell a run on the embedded task from one from Python
+        if "dataset_name" not in settings and not (is_demo and run is not None):
+            fix = f"train with --log_credit 10, or give a JSONL file of responses, and --model {folder}"
+            raise ValueError(f"{what} its {RECIPE} names no data and reward (a run from Python?): {fix}")
+        model = DEMO if is_demo else str(folder)
+    kept = {name: value for name, value in settings.items() if name in names and value is not None}
+    kept |= {"algo": "grpo", "model_name_or_path": model}
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, RECIPE)
         path.write_text(to_yaml(kept), encoding="utf-8")

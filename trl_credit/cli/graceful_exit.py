@@ -6,12 +6,10 @@ from traceback import extract_tb
 from types import TracebackType
 from typing import Any
 
-from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback
 
 from ..rewards.limits import LimitPassed
-from ..rewards.watchdog import WatchdogError
-from ..runs.checkpoints import finished_at, last_checkpoint
+from ..runs.checkpoints import last_checkpoint
 from ..settings.arguments import with_source
 from ..support.errors import disk_full, fail
 from ..support.files import short_path
@@ -58,18 +56,6 @@ class GracefulExit(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer.results.steps_done:
             self.save_model()  # of a run that ended early, or of the best checkpoint
-            for weights in self.folder.glob("*.safetensors") if args.should_save else ():
-                weights.touch()  # no older than the last checkpoint, see `has_model`
-
-    def has_model(self) -> bool:
-        """Whether the run's folder holds weights that are not older than the last checkpoint, as after a run that was
-        trained to its end. Collective."""
-        weights = [path.stat().st_mtime for path in self.folder.glob("*.safetensors")]
-        checkpoint = last_checkpoint(self.folder)
-        written = 0.0 if checkpoint is None else finished_at(checkpoint)
-        found = [bool(weights) and min(weights) >= written]
-        broadcast_object_list(found)  # other nodes may not see the folder
-        return found[0]
 
     def save_model(self) -> None:
         """Writes the model to the run's folder, once. Collective."""
@@ -96,42 +82,32 @@ class GracefulExit(TrainerCallback):
                 print(f"interrupted {self._after_interrupt()}", file=sys.stderr, flush=True)
             raise SystemExit(self.stop.code) from None
         if disk_full(error):
-            fail(f"disk full in {str(short_path(self.folder))!r}: {self._after_full_disk()}", code=1)
+            fail(f"disk full in {str(short_path(self.folder))!r}: {self._left()}, once there is room", code=1)
         not_started, frames = self.trainer.results.begun_at is None, extract_tb(error.__traceback__)
-        if not_started and isinstance(error, TypeError) and "create_scheduler" in [frame.name for frame in frames]:
-            error = ValueError(f"lr_scheduler_kwargs: {error}")
         # raised by this package on purpose, and not because of another error
         ours = error.__cause__ is None and bool(frames) and Path(frames[-1].filename).is_relative_to(PACKAGE)
-        refused = ours and isinstance(error, (ValueError, TimeoutError, FloatingPointError, WatchdogError))
+        refused = ours and isinstance(error, (ValueError, TimeoutError, FloatingPointError))
         # transformers checks the optimizer and the schedule only when training starts
-        early = not_started and isinstance(error, (ValueError, OSError))
+        early = not_started and isinstance(error, (ValueError, OSError, TypeError))
         if refused or early or isinstance(error, (LimitPassed, FunctionRaised, ImportError)):
             fail(with_source(error, self.argv), code=1 if self.trainer.results.steps_done else 2)
 
     def _after_interrupt(self) -> str:
-        """What an interrupted run leaves, and the command that resumes it."""
-        state, again = self.trainer.state, self.stop.command(self.argv)
+        """What an interrupted run leaves, and the command that goes on."""
         if not self.trainer.results.steps_done:
             return f"before the first step ({self.stop.cause}): nothing was written; the same command starts again"
         results = "no plots and no card"
         with shown(results):
             self.trainer.results.write()
             results = f"plots and card so far are in {short_path(self.folder)}"
-        at = f"at step {state.global_step} of {state.max_steps} ({self.stop.cause}): "
-        if (checkpoint := last_checkpoint(self.folder)) is None:
-            asked = f"save_steps is {self.trainer.args.save_steps:g}"
-            return f"{at}no checkpoint yet ({asked}); {results}; start again with: {again}"
-        return f"{at}the last checkpoint is {short_path(checkpoint)}; {results}; go on with: {self._resume_command()}"
+        state = self.trainer.state
+        return f"at step {state.global_step} of {state.max_steps} ({self.stop.cause}): {results}; {self._left()}"
 
-    def _after_full_disk(self) -> str:
-        """What is left complete by a full disk, and the command that resumes the run."""
+    def _left(self) -> str:
+        """What is complete on the disk, and the command that goes on from there."""
         if self.model_is_saved:
-            return "the model there is complete, and has no plots and no card; make room before the next run"
+            return "the model there is complete"
         if (checkpoint := last_checkpoint(self.folder)) is None:
-            return "there is no complete checkpoint; make room, and start again"
-        kept = f"the last complete checkpoint is {short_path(checkpoint)}"
-        return f"{kept}; make room, and go on with: {self._resume_command()}"
-
-    def _resume_command(self) -> str:
-        argv = without_flag(self.argv, "resume_from_checkpoint")
-        return self.stop.command([*argv, "--resume_from_checkpoint", "true"])
+            return f"no checkpoint yet; start again with: {self.stop.command(self.argv)}"
+        argv = [*without_flag(self.argv, "resume_from_checkpoint"), "--resume_from_checkpoint", "true"]
+        return f"the last checkpoint is {short_path(checkpoint)}; go on with: {self.stop.command(argv)}"

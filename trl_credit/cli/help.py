@@ -29,50 +29,35 @@ def main(argv: list[str]) -> int:
 
     parser = OneLineParser(prog="trl-credit help", description=_HELP, usage="%(prog)s …")
     parser.add_argument("topic", nargs="?", help="name of a page")
-    topic, pages = parser.parse_args(argv).topic, topics()
+    topic, known = parser.parse_args(argv).topic, pages()
     if topic is None:
-        print("\n".join(["trl-credit help TOPIC prints a page:\n", *(f"  {n:<22}{title(n)}" for n in pages)]))
-    elif topic in pages:
-        _show(text_of(topic))
+        titles = {name: path.read_text(encoding="utf-8").partition("\n")[0] for name, path in sorted(known.items())}
+        rows = [f"  {name:<22}{title.removeprefix('# ')}" for name, title in titles.items()]
+        print("\n".join(["trl-credit help TOPIC prints a page:\n", *rows]))
+    elif topic in known and sys.stdout.isatty():
+        console = Console(width=min(Console().width, _WIDEST))
+        console.print(Markdown(text_of(topic), hyperlinks=False))
+    elif topic in known:
+        print(text_of(topic).rstrip())
     elif topic in COMMANDS:
         return import_module(f".{topic}", __package__).main(["--help"])
     else:
-        meant = did_you_mean(topic, [*pages, *COMMANDS]) or choose(topic, pages)
+        meant = did_you_mean(topic, [*known, *COMMANDS]) or choose(topic, sorted(known))
         raise ValueError(f"there is no page {topic!r}{meant}")
     return 0
 
 
-def topics() -> list[str]:
-    """The names of the pages: those of the folder `docs`, and one of each algorithm."""
-    return sorted(_pages())
-
-
-def title(topic: str) -> str:
-    """The title of a page: its first line."""
-    return _pages()[topic].read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+def pages() -> dict[str, Path]:
+    """The pages by name: those of the folder `docs`, and one of each algorithm."""
+    folder = packaged_folder("docs")
+    return {path.stem: path for path in [*folder.glob("*.md"), *folder.glob("algorithms/*.md")] if path.stem != "index"}
 
 
 def text_of(topic: str) -> str:
     """A page as Markdown, whose links to other pages say how to read them, and which has no pictures."""
-    pages = _pages()
-    text = pages[topic].read_text(encoding="utf-8")
+    known = pages()
+    text = known[topic].read_text(encoding="utf-8")
     text = re.sub(r"!\[([^\]]*)\]\([^)]+\)", r"(Picture: \1.)", text)
-    page = rf"\[([^\]]*)\]\((?:\.\./|algorithms/)?({'|'.join(pages)})\.md[^)]*\)"
+    page = rf"\[([^\]]*)\]\((?:\.\./|algorithms/)?({'|'.join(known)})\.md[^)]*\)"
     text = re.sub(page, r"\1 (`trl-credit help \2`)", text)
     return re.sub(r"\[([^\]]*)\]\((?![a-z]+:)[^)\s]+\)", r"\1", text)
-
-
-def _pages() -> dict[str, Path]:
-    folder = packaged_folder("docs")
-    found = [*folder.glob("*.md"), *folder.glob("algorithms/*.md")]
-    return {path.stem: path for path in found if path.stem != "index"}
-
-
-def _show(text: str) -> None:
-    """Markdown as it is, or rendered in a terminal."""
-    if not sys.stdout.isatty():
-        print(text.rstrip())
-        return
-    console = Console()
-    console.width = min(console.width, _WIDEST)
-    console.print(Markdown(text, hyperlinks=False))

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from ..settings.parser import OneLineParser
-from ..support.errors import one_line
+from ..support.errors import fail, one_line
 from ..support.packaged import accelerate_config, accelerate_settings
 from ..support.signals import LAUNCHED_BY, is_launched
 
@@ -22,8 +22,6 @@ from ..support.signals import LAUNCHED_BY, is_launched
 _FLAGS = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port")
 # seconds that torch's launcher waits after a signal for plots and card; its default is 30
 _SHUTDOWN_TIMEOUT = 120
-# exit codes for which the main process has printed the reason
-_EXPLAINED = (1, 2, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 LAUNCHER_HELP = f"""\
 Several processes, by accelerate's launcher:
   --accelerate_config NAME        A configuration of the package (zero3, fsdp2, multi_gpu, …) or a file.
@@ -45,18 +43,18 @@ def take_launcher(argv: list[str]) -> tuple[list[str], list[str], list[str]]:
     for name in ("accelerate_config", *_FLAGS):
         parser.add_argument(f"--{name}")
     args, rest = parser.parse_known_args(argv)
-    given = {name: value for name in _FLAGS if (value := getattr(args, name)) is not None}
+    typed = {name: value for name in _FLAGS if (value := getattr(args, name)) is not None}
     if args.accelerate_config is None:
-        if given:
-            raise ValueError(f"--{next(iter(given))} is for accelerate's launcher: set --accelerate_config too")
+        if typed:
+            raise ValueError(f"--{next(iter(typed))} is for accelerate's launcher: set --accelerate_config too")
         return [], [], rest
     if is_launched():
         raise ValueError("--accelerate_config starts the processes, and a launcher has started this one: leave out one")
-    settings = accelerate_settings(args.accelerate_config) | given
+    settings = accelerate_settings(args.accelerate_config) | typed
     # any free port, so that several jobs can run on one machine; several machines must agree on it
     is_fixed = settings.get("main_process_port") is not None or str(settings.get("num_machines") or 1) != "1"
     port = [] if is_fixed else ["--main_process_port", "0"]
-    others = [word for name, value in given.items() for word in (f"--{name}", value)]
+    others = [word for name, value in typed.items() for word in (f"--{name}", value)]
     flags = ["--config_file", str(accelerate_config(args.accelerate_config)), *others, *port]
     return flags, ["--accelerate_config", args.accelerate_config, *others], rest
 
@@ -92,13 +90,11 @@ def launch(flags: list[str], typed: list[str], program: tuple[str, ...], argv: l
         except SignalException as stop:
             return 128 + stop.sigval
         except ChildFailedError as failed:
-            rank, failure = failed.get_first_failure()
-            return _code(failure.exitcode, f"process {rank}")
-        except Exception as error:
-            if isinstance(error, CalledProcessError):
-                return _code(error.returncode, "the process")
-            print(f"error: accelerate's launcher: {one_line(error)}", file=sys.stderr)
-            return 2
+            return _code(failed.get_first_failure()[1].exitcode)
+        except CalledProcessError as failed:
+            return _code(failed.returncode)
+        except (ValueError, OSError, ImportError, RuntimeError) as error:
+            fail(f"accelerate's launcher: {one_line(error)}", code=2)
     return 0
 
 
@@ -122,10 +118,8 @@ def _signals_to_children() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _code(code: int, who: str) -> int:
-    """An exit code by the convention of shells. Prints the reason if the process has not."""
-    code = 128 - code if code < 0 else code
-    if code not in _EXPLAINED:
-        what = f"was killed by {signal.Signals(code - 128).name}" if code > 128 else f"ended with exit code {code}"
-        print(f"error: {who} {what}", file=sys.stderr)
-    return code
+def _code(code: int) -> int:
+    """The exit code of a process by the convention of shells. Prints the signal that killed the process."""
+    if code < 0:
+        print(f"error: a process was killed by {signal.Signals(-code).name}", file=sys.stderr)
+    return 128 - code if code < 0 else code

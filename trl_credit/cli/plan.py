@@ -1,10 +1,8 @@
-"""`trl-credit plan RECIPE`: the cost of a run before it starts. Loads no weights, needs no GPU, and imports no
+"""`trl-credit plan RECIPE`: the size of a run before it starts. Loads no weights, needs no GPU, and imports no
 function that a recipe names."""
 
 import json
 import os
-from argparse import Namespace
-from typing import TYPE_CHECKING
 
 from ..settings.early import check_names
 from ..settings.parser import OneLineParser
@@ -14,16 +12,11 @@ from ..support.packaged import accelerate_settings
 from ..support.startup import begin, prepare_process
 
 
-if TYPE_CHECKING:
-    from ..lab.plan.formulas import Shape
-    from ..settings.arguments import Choices
-
 _HELP = """\
-Estimates the tokens, FLOPs and memory of a run, and its seconds if you give measured rates.
+Estimates the tokens and the memory of a run.
 
   trl-credit plan s_trace/qwen3_4b_s_trace --accelerate_config zero2 --num_processes 2
   trl-credit plan --algo spo_chain --model_name_or_path Qwen/Qwen3-1.7B --response_length 700 --segments 12
-  trl-credit plan embedded --rates_from runs/s_trace
 
 RECIPE is the name or the file of a recipe. All flags of `trl-credit train` work too. The command reads the
 configuration of the model from its folder or from the cache of the Hub. For the models of the recipes it has a table.
@@ -40,11 +33,7 @@ _FLAGS = (
     ("layers", int, "layers of the model, with --parameters"),
     ("hidden_size", int, "hidden size of the model, with --parameters"),
     ("vocabulary", int, "vocabulary of the model, with --parameters (default: Qwen's 151,936)"),
-    ("tokens_per_second", float, "generated tokens per second and GPU"),
-    ("tflops", float, "speed of training in 10^12 FLOPs per second and GPU"),
-    ("rates_from", str, "folder of a run whose rates and mean lengths to use"),
 )
-_MEASURED = ("prompt_length", "response_length", "segments", "prompts", "tokens_per_second", "tflops", "rates_from")
 
 
 def main(argv: list[str]) -> int:
@@ -57,25 +46,42 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     words = next((i for i, word in enumerate(argv) if word.startswith("-")), len(argv))
     own, rest = parser.parse_known_args(argv[words:])
-    recipe = ["--config", *argv[:words]] if words else []
-    check_names([*recipe, *rest], flags=parser.flags())
-    _check(own)
+    settings = [*(["--config", *argv[:words]] if words else []), *rest]
+    check_names(settings, flags=parser.flags())
+    for name, kind, _ in _FLAGS:
+        value = getattr(own, name)
+        if kind is not str and value is not None and not 0 < value < float("inf"):
+            raise ValueError(f"--{name} must be above 0 and finite, got {value:g}")
+        if name in ("layers", "hidden_size", "vocabulary") and value is not None and own.parameters is None:
+            raise ValueError(f"--{name} goes with --parameters: set it, or leave out --{name}")
+    from trl import get_peft_config
+
     from ..lab.evaluation import PROTOCOLS
-    from ..lab.plan import as_json, as_text, make_plan
-    from ..lab.plan.from_settings import layout_of, measured
+    from ..lab.plan import Assumed, as_json, as_text, make_plan, manual_shape, read_shape
+    from ..lab.plan.from_settings import fill_assumed, layout_of
+    from ..lab.plan.shapes import GET_CONFIG
     from ..presets import PRESETS
     from ..settings.arguments import parse_arguments
 
     prepare_process(imports=False)
     launcher = {} if own.accelerate_config is None else accelerate_settings(own.accelerate_config)
-    of_recipe = _gpus([*recipe, *rest])
+    of_recipe = _gpus(settings)
     processes = own.num_processes or launcher.get("num_processes") or of_recipe or 1
     more = {"protocols": PROTOCOLS, "flags": parser.flags(), "prog": "trl-credit plan"}
     with names_alone():
-        choices = parse_arguments([*recipe, *rest], processes=processes, **more)
-        shape = _shape(own, choices)
+        choices = parse_arguments(settings, processes=processes, **more)
+        model, adapter = choices.model, get_peft_config(choices.model)
+        if model.use_peft and own.parameters is not None:
+            raise ValueError(
+                f"--use_peft counts its adapters on a config.json: leave out --parameters, and {GET_CONFIG}"
+            )
+        if own.parameters is None:
+            shape = read_shape(model.model_name_or_path, revision=model.model_revision, adapter=adapter)
+        else:
+            shape = manual_shape(own.parameters, own.layers, own.hidden_size, own.vocabulary)
         layout = layout_of(choices, launcher, processes)
-        rates, assumed = measured(choices, **{name: getattr(own, name) for name in _MEASURED})
+        assumed = Assumed(own.prompt_length, own.response_length, own.segments, own.prompts)
+        fill_assumed(assumed, choices)
         plan = make_plan(choices.args, shape, layout, assumed)
     if shape.source is not None:
         plan.notes.append(shape.source)
@@ -84,27 +90,12 @@ def main(argv: list[str]) -> int:
     if layout.compute_bytes == 4 and choices.args.use_cpu:
         plan.notes.append("products in 32 bits, as this machine has no GPU; with a GPU, --bf16 true is the default")
     if own.json:
-        print(json.dumps(as_json(plan, shape, layout, rates), indent=1, ensure_ascii=False))
+        print(json.dumps(as_json(plan, shape, layout), indent=1, ensure_ascii=False))
         return 0
-    name = os.path.basename(os.path.normpath(choices.model.model_name_or_path))
+    name = os.path.basename(os.path.normpath(model.model_name_or_path))
     title = f"{PRESETS[choices.script.algo].name} on {name if own.parameters is None else 'a model'}"
-    print(as_text(title, plan, shape, layout, rates))
+    print(as_text(title, plan, shape, layout))
     return 0
-
-
-def _check(own: Namespace) -> None:
-    for name in ("num_processes", "prompts"):
-        if (value := getattr(own, name)) is not None and value < 1:
-            raise ValueError(f"--{name} must be at least 1, got {value}")
-    for name in ("prompt_length", "response_length", "segments", "tokens_per_second", "tflops"):
-        if (value := getattr(own, name)) is not None and not 0 < value < float("inf"):
-            raise ValueError(f"--{name} must be above 0 and finite, got {value:g}")
-    if own.rates_from is not None and (own.tokens_per_second or own.tflops):
-        given = "--tokens_per_second" if own.tokens_per_second else "--tflops"
-        raise ValueError(f"--rates_from has rates: leave out {given} or --rates_from")
-    for name in ("layers", "hidden_size", "vocabulary"):
-        if getattr(own, name) is not None and own.parameters is None:
-            raise ValueError(f"--{name} goes with --parameters: set it, or leave out --{name}")
 
 
 def _gpus(argv: list[str]) -> int | None:
@@ -114,19 +105,3 @@ def _gpus(argv: list[str]) -> int | None:
     names = parser.parse_known_args(argv)[0].config
     found = [row.about["gpus"] for row in map(find_recipe, names) if row is not None and "gpus" in row.about]
     return found[-1] if found else None
-
-
-def _shape(own: Namespace, choices: "Choices") -> "Shape":
-    from trl import get_peft_config
-
-    from ..lab.plan import manual_shape, read_shape
-    from ..lab.plan.shapes import GET_CONFIG
-
-    model = choices.model
-    if own.parameters is None:
-        adapter = get_peft_config(model)
-        return read_shape(model.model_name_or_path, revision=model.model_revision, adapter=adapter)
-    if model.use_peft:
-        way = GET_CONFIG.format(model.model_name_or_path or "MODEL")
-        raise ValueError(f"--use_peft counts its adapters on a config.json: leave out --parameters, and {way}")
-    return manual_shape(own.parameters, layers=own.layers, hidden=own.hidden_size, vocabulary=own.vocabulary)

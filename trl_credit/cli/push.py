@@ -31,7 +31,9 @@ def main(argv: list[str]) -> int:
     """
     quiet_start()
     from ..hub import PushError, PushInterrupted, push
+    from ..lab.viewer import build_page
     from ..lab.viewer.on_hub import push_with_rollouts
+    from ..lab.viewer.runs import read_run
 
     parser = OneLineParser(prog="trl-credit push", description=_HELP)
     parser.add_argument("folder", help="folder that training wrote: weights, config, tokenizer, README.md")
@@ -39,14 +41,18 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--private", action="store_true", help="make it private; refuse a repository that is public")
     parser.add_argument("--revision", help="branch, created if it does not exist")
     parser.add_argument("--commit_message", default="End of training", help="first line of the commit")
-    help_ = "also push the rollout log (--log_credit) as a data set, and its page as a Space"
-    parser.add_argument("--with_rollouts", action="store_true", help=help_)
+    parser.add_argument("--with_rollouts", action="store_true", help="also push the rollout log and its page")
     try:
         flags = vars(parser.parse_args(argv))
         flags["private"] = flags["private"] or None
         folder, with_rollouts = flags.pop("folder"), flags.pop("with_rollouts")
         adapter_base(folder, says="it is pushed alone, and whoever loads it needs that model", needed=False)
-        urls = push_with_rollouts(folder, page=_page(folder), **flags) if with_rollouts else [push(folder, **flags)]
+        if with_rollouts:
+            shards, note = read_run(folder)
+            page = build_page(shards, title=Path(folder).resolve().name, note=note)
+            urls = push_with_rollouts(folder, page=page, **flags)
+        else:
+            urls = [push(folder, **flags)]
     except PushError as error:
         fail(error, code=1)
     except (ValueError, OSError) as error:
@@ -57,12 +63,3 @@ def main(argv: list[str]) -> int:
     for url in urls:
         print(f"pushed  {url}")
     return 0
-
-
-def _page(folder: str) -> str:
-    """The page of a run's rollout log."""
-    from ..lab.viewer import build_page
-    from ..lab.viewer.runs import read_run
-
-    shards, note = read_run(folder)
-    return build_page(shards, title=Path(folder).resolve().name, note=note)

@@ -2,7 +2,6 @@
 
 import shutil
 import textwrap
-from pathlib import Path
 
 import yaml
 
@@ -28,14 +27,19 @@ def main(argv: list[str]) -> int:
     parser.add_argument("words", nargs="*", metavar="WORD", help="words to search for, or show NAME, or path NAME")
     parser.add_argument("--resolved", action="store_true", help="with show: all settings, in one file")
     args = parser.parse_args(argv)
-    action = args.words[0] if args.words[:1] in (["show"], ["path"]) else None
-    if action and len(args.words) != 2:
-        raise ValueError(f"`{action} NAME` takes the name of one recipe: `recipes` lists them")
-    if args.resolved and action != "show":
-        raise ValueError("--resolved goes with `show NAME`")
-    if not action:
+    if args.words[:1] not in (["show"], ["path"]):
         return _list(args.words)
-    print(_path(args.words[1]) if action == "path" else _show(args.words[1], resolved=args.resolved))
+    if len(args.words) != 2:
+        raise ValueError(f"`{args.words[0]} NAME` takes the name of one recipe: `recipes` lists them")
+    action, name = args.words
+    if (recipe := find_recipe(name)) is None:
+        meant = meant_recipe(name)
+        raise ValueError(
+            f"there is no recipe {name!r}: {f'did you mean {meant!r}?' if meant else '`recipes` lists them'}"
+        )
+    if action == "path" and recipe.flags:
+        raise ValueError(f"{name!r} has no file: `show` prints its flags over {recipe.recipe.stem}")
+    print(recipe.recipe if action == "path" else _text(recipe, resolved=args.resolved))
     return 0
 
 
@@ -47,33 +51,19 @@ def _list(words: list[str]) -> int:
     width = max(len(row.full_name) for row in rows) + 2
     columns = max(width + 40, min(shutil.get_terminal_size().columns, 160))
     for row in rows:
-        lines = textwrap.wrap(row.says, columns - width, break_on_hyphens=False)
-        print(f"{row.full_name:<{width}}" + f"\n{'':<{width}}".join(lines))
+        text = textwrap.fill(row.says, columns, initial_indent=" " * width, subsequent_indent=" " * width)
+        print(f"{row.full_name:<{width}}{text[width:]}")
     if any(row.folder == SFT for row in rows):
         print(f"\nThe recipes of {SFT}/ are for TRL: trl sft --config $(trl-credit recipes path NAME)")
     return 0
 
 
-def _find(name: str) -> Recipe:
-    if (row := find_recipe(name)) is not None:
-        return row
-    meant = meant_recipe(name)
-    raise ValueError(f"there is no recipe {name!r}: {f'did you mean {meant!r}?' if meant else '`recipes` lists them'}")
-
-
-def _path(name: str) -> Path:
-    row = _find(name)
-    if row.flags:
-        raise ValueError(f"{row.full_name!r} has no file: `show` prints its flags over {row.recipe.stem}")
-    return row.recipe
-
-
-def _show(name: str, *, resolved: bool) -> str:
-    row = _find(name)
+def _text(recipe: Recipe, *, resolved: bool) -> str:
+    """A recipe as YAML: its file with its comments, or its flags over one, or all its settings."""
+    if not resolved and not recipe.flags:
+        return recipe.recipe.read_text(encoding="utf-8").rstrip("\n")
+    head, settings = f"{recipe.folder}/{VARIANTS}", {"base": recipe.recipe.name} | recipe.settings
     if resolved:
-        head, settings = f"{row.full_name}: {row.says}", read_settings([str(row.recipe)])[0] | row.settings
-    elif row.flags:
-        head, settings = f"{row.folder}/{VARIANTS}", {"base": row.recipe.name} | row.settings
-    else:
-        return row.recipe.read_text(encoding="utf-8").rstrip("\n")
+        head = f"{recipe.full_name}: {recipe.says}"
+        settings = read_settings([str(recipe.recipe)])[0] | recipe.settings
     return f"# {head}\n" + yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=100).rstrip("\n")

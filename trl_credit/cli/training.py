@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import AutoTokenizer
 from transformers import __version__ as transformers_version
@@ -15,7 +16,7 @@ from trl import get_peft_config, get_quantization_config
 
 from ..config.knobs import is_default
 from ..config.trl_settings import check_model
-from ..data import SETS, hub_source, load_from_arguments, warn_of_unknown_tokens
+from ..data import hub_source, load_from_arguments, warn_of_unknown_tokens
 from ..demo import TASKS, check_tool_loop, demo_dataset, task_of_model
 from ..hub import PushCallback, PushError, PushInterrupted, TrainingData, without_waiting
 from ..lab.comparison.processes import ProgressLines
@@ -113,12 +114,7 @@ def check_start(choices: Choices) -> None:
         if not is_complete(resume):
             raise ValueError(f"there is no checkpoint in {str(resume)!r}: check --resume_from_checkpoint")
         args.resume_from_checkpoint = resume
-    data = choices.data
-    reads_sets = data.dataset_name in SETS or data.decontaminate or choices.script.evaluation_protocol
-    if data.data_dir is not None and not reads_sets:
-        what = f"data_dir={data.data_dir!r} does nothing, since dataset_name={data.dataset_name!r} is no known set"
-        raise ValueError(f"{what}: set --dataset_name to one of {', '.join(SETS)}, or leave out --data_dir")
-    if task_of_model(model) is None and data.dataset_name is None:
+    if task_of_model(model) is None and choices.data.dataset_name is None:
         raise ValueError(f"model_name_or_path={model!r} has no data to train on: set --dataset_name")
     check_model(model, revision=choices.model.model_revision, trust_remote_code=args.trust_remote_code)
 
@@ -149,10 +145,7 @@ def make_data(choices: Choices, rewards: list[Callable]) -> Dataset:
     if dataset in TASKS:
         data = demo_dataset(seed=args.seed, task=TASKS[dataset])
     else:
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(tokenizer_source(model), trust_remote_code=args.trust_remote_code)
-        except OSError as error:
-            raise ValueError(f"--model_name_or_path {model!r}: {error}") from error
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_source(model), trust_remote_code=args.trust_remote_code)
         needs_answers = any("answer" in required_parameters(reward) for reward in rewards)
         data = load_from_arguments(choices.data, tokenizer=tokenizer, seed=args.seed, needs_answers=needs_answers)
         warn_of_unknown_tokens(data["prompt"][:20], tokenizer)
@@ -165,11 +158,7 @@ def make_data(choices: Choices, rewards: list[Callable]) -> Dataset:
 
 
 def make_trainer(choices: Choices, rewards: list[Callable], data: Dataset, *, command: list[str]) -> CreditTrainer:
-    """The trainer of `--algo`. Its card will show the settings and the command of the run.
-
-    Raises:
-        ValueError: the model does not take `model_init_kwargs`.
-    """
+    """The trainer of `--algo`. Its card will show the settings and the command of the run."""
     script, data_args, args, model_args, files = choices
     model = model_args.model_name_or_path
     names = {"revision": "model_revision", "attn_implementation": "attn_implementation", "dtype": "dtype"}
@@ -178,20 +167,15 @@ def make_trainer(choices: Choices, rewards: list[Callable], data: Dataset, *, co
     chosen = {key: getattr(model_args, name) for key, name in names.items()}
     args.model_init_kwargs = {**(args.model_init_kwargs or {}), **chosen} or None
     environment = TASKS[data_args.dataset_name].environment(args) if uses_tools(choices) else None
-    try:
-        trainer = ALGORITHMS[script.algo][1](
-            model=model,
-            reward_funcs=rewards,
-            args=args,
-            train_dataset=data,
-            peft_config=get_peft_config(model_args),
-            quantization_config=get_quantization_config(model_args),
-            environment_factory=environment,
-        )
-    except TypeError as error:
-        if args.model_init_kwargs and "unexpected keyword argument" in str(error):
-            raise ValueError(f"model_init_kwargs: {error}") from error
-        raise
+    trainer = ALGORITHMS[script.algo][1](
+        model=model,
+        reward_funcs=rewards,
+        args=args,
+        train_dataset=data,
+        peft_config=get_peft_config(model_args),
+        quantization_config=get_quantization_config(model_args),
+        environment_factory=environment,
+    )
     repo, revision = hub_source(data_args)
     cleaning = data.info.description or None
     trainer.task = task_of(choices)
@@ -206,18 +190,16 @@ def make_trainer(choices: Choices, rewards: list[Callable], data: Dataset, *, co
 
 def task_of(choices: Choices) -> dict[str, Any]:
     """What a run trains on: the flags of the data that are set, and the rewards. Paths are absolute."""
-    data, rewards = choices.data, choices.script.reward or [default_reward(choices.data.dataset_name or DEMO)]
+    data = choices.data
     task = {f.name: getattr(data, f.name) for f in fields(data) if not is_default(data, f.name)}
     task["dataset_name"] = data.dataset_name or DEMO
     paths = [name for name in ("dataset_name", "data_dir") if name in task and Path(task[name]).exists()]
     task |= {name: str(Path(task[name]).resolve()) for name in paths}
-    return {**task, "reward": [_absolute(reward) for reward in rewards]}
-
-
-def _absolute(reward: str) -> str:
-    """`file.py:function` with the file's full path; another name as it is."""
-    file, colon, function = reward.rpartition(":")
-    return f"{Path(file).resolve()}{colon}{function}" if Path(file).suffix == ".py" else reward
+    rewards = []
+    for reward in choices.script.reward or [default_reward(data.dataset_name or DEMO)]:
+        file, colon, function = reward.rpartition(":")
+        rewards.append(f"{Path(file).resolve()}{colon}{function}" if Path(file).suffix == ".py" else reward)
+    return {**task, "reward": rewards}
 
 
 def add_callbacks(trainer: CreditTrainer, choices: Choices, pusher: PushCallback | None) -> None:
@@ -254,7 +236,9 @@ def save_results(run: GracefulExit) -> None:
     """Writes model, plots and card, and prints where they are. Does nothing if the run had ended before this process
     and its model is there."""
     trainer, folder = run.trainer, run.folder
-    if trainer.was_done and run.has_model():
+    has_model = [any(folder.glob("*.safetensors"))]
+    broadcast_object_list(has_model)  # other nodes may not see the folder
+    if trainer.was_done and has_model[0]:
         return
     run.save_model()
     if trainer.accelerator.is_main_process:

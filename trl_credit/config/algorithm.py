@@ -210,7 +210,7 @@ def with_settings(config_class: type, algorithm: type) -> type:
     namespace: dict[str, Any] = {
         name: getattr(config_class, name) for name in ("__module__", "__qualname__", "__doc__")
     }
-    namespace |= {setting.name: as_knob(setting, hints[setting.name], of=label) for setting in settings}
+    namespace |= {setting.name: as_knob(setting, hints[setting.name], of=algorithm) for setting in settings}
     annotations = {setting.name: _as_list(hints[setting.name]) for setting in settings}  # flags know lists alone
     namespace |= {"__annotations__": annotations, "settings_of": algorithm, "plain_class": config_class}
     return dataclass(type(config_class.__name__, (config_class,), namespace))

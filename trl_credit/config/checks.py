@@ -1,8 +1,6 @@
 """All checks of a configuration in their order: what is wrong is raised together, what TRL ignores is one warning."""
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -73,11 +71,6 @@ def value_errors(config: Any, values: Mapping[str, Values] = TRL_VALUES) -> dict
         meant = did_you_mean(wrong, allowed.names)
         or_none = " or None" * (name in optional)
         errors[name] = ValueError(f"{name} must be {allowed.words}{or_none}, got {value!r}{meant}.")
-    for f in fields(config):
-        value = getattr(config, f.name)
-        if isinstance(value, float) and math.isnan(value) and f.name not in idle:
-            error = ValueError(f"{f.name} must be a number, got nan: leave it out for its default.")
-            errors.setdefault(f.name, error)
     return errors
 
 

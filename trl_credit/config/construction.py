@@ -93,12 +93,10 @@ class Construction:
             TypeError: `args` is no configuration of TRL, or sets a field that this class lacks.
             ValueError: what the constructor refuses, such as a knob without effect.
         """
-        if isinstance(args, Construction):
-            what = f"args is a {type(args).__name__} of trl_credit, not a configuration of TRL"
-            raise TypeError(f"{what}: give its settings to {cls.__name__} itself.")
-        if not isinstance(args, GRPOConfig):
-            what = f"the class {args.__name__}" if isinstance(args, type) else f"of type {type(args).__name__}"
-            raise TypeError(f"args is {what}, not a GRPOConfig of TRL: give the args of your trl.GRPOTrainer.")
+        if not isinstance(args, GRPOConfig) or isinstance(args, Construction):
+            kind = f"the class {args.__name__}" if isinstance(args, type) else f"of type {type(args).__name__}"
+            fix = f"give the args of your trl.GRPOTrainer, or your settings to {cls.__name__} itself"
+            raise TypeError(f"args is {kind}, not a GRPOConfig of TRL: {fix}.")
         settings, own = settings_of_trl(args), {f.name for f in fields(cls)}
         if lacking := [name for name in settings if name not in own]:
             what = f"args is a {type(args).__name__} that sets {', '.join(lacking)}, which {cls.__name__} lacks"

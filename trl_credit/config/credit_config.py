@@ -106,20 +106,22 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
             1 + σ(log π − 1), `"tanh"` 1 + tanh(log π − 1), or `"none"`. With `"sigmoid_grad"` and `"tanh_grad"` the
             gradient flows through f as well. The paper does not say whether it does.
         clip_form (`str`, *optional*, defaults to `"surrogate"`):
-            `"surrogate"`: PPO's min(ρA, clip(ρ)A), GRPO-λ's Sec. 3. `"ratio"`: min(ρ, clip ρ)·A, its Algorithm 1 as
-            printed, which differs for A < 0: it is bounded above 1 + ε_high and has a gradient below 1 − ε_low, so
-            ε_low has no effect. TRL's `clip_ratio/*` then count no token with A < 0; `credit/clip_fraction` counts all.
+            The form of the clipped loss. `"surrogate"`: PPO's min(ρA, clip(ρ)A), GRPO-λ's Sec. 3. `"ratio"`: min(ρ,
+            clip ρ)·A, its Algorithm 1 as printed, which differs for A < 0: it is bounded above 1 + ε_high and has a
+            gradient below 1 − ε_low, so ε_low has no effect. TRL's `clip_ratio/*` then count no token with A < 0;
+            `credit/clip_fraction` counts all.
         token_mask (`str`, *optional*, defaults to `"none"`):
-            `"probability"` (SPO) keeps, in the policy term and its normalizer, the tokens whose probability under the
-            sampling policy was below `probability_threshold`. The KL term keeps all tokens. The 80/20 entropy mask is
-            TRL's own `top_entropy_quantile`. `"none"`: all tokens. Or a custom function with the signature of
-            [`~trl_credit.credit.selection.probability_mask`], which sees only what is known before the loss.
+            Which tokens the policy term and its normalizer keep. `"probability"` (SPO) keeps the tokens whose
+            probability under the sampling policy was below `probability_threshold`. The KL term keeps all tokens. The
+            80/20 entropy mask is TRL's own `top_entropy_quantile`. `"none"`: all tokens. Or a custom function with the
+            signature of [`~trl_credit.credit.selection.probability_mask`], which sees only what is known before the
+            loss.
         probability_threshold (`float`, *optional*, defaults to `0.9`):
             ρ of the probability mask, > 0, at sampling temperature.
         baseline (`str`, *optional*, defaults to `"group"`):
-            `"group"` (TRL's advantage, with its `scale_rewards`), `"optimal"` (OPO: mean weighted by loss tokens, so
-            a masked response does not count; no division by std), or a custom function with the signature of
-            [`~trl_credit.credit.advantages.optimal_advantage`].
+            The baseline of the advantage: `"group"` (TRL's advantage, with its `scale_rewards`), `"optimal"` (OPO: mean
+            weighted by loss tokens, so a masked response does not count; no division by std), or a custom function with
+            the signature of [`~trl_credit.credit.advantages.optimal_advantage`].
         advantage_floor (`float`, *optional*):
             Advantages below it are raised to it (GRPO-λ: −0.1). `None` leaves them alone.
         td_upper_bound (`bool`, *optional*, defaults to `False`):
@@ -161,8 +163,8 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
         reward_timeout (`float`, *optional*):
             Seconds that a reward function may take for a batch. After that the run stops with an error that names
             the function and a prompt. If Python cannot raise it (C code that holds the GIL, a blocking call in an
-            `async def`), a watchdog process kills the training process 3 seconds later, but never a notebook. `None`
-            or infinity: no limit.
+            `async def`), the process ends 3 seconds later with the functions that run, but never a notebook. `None` or
+            infinity: no limit.
         overwrite_output_dir (`bool`, *optional*, defaults to `False`):
             Start from scratch in a folder that holds the results of another run. Its checkpoints are removed.
         allow_changed (`list[str]`, *optional*):
@@ -172,21 +174,23 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
             Consecutive updates that may be skipped because loss or gradient is not finite, before the run stops. It
             also stops when more than a quarter of the last 100 updates (and more than this number) were skipped.
         length_sort (`str`, *optional*, defaults to `"auto"`):
-            `"auto"`: each process sorts the rows of an accumulation window by length, and a micro-batch drops the
-            columns that none of its rows needs, also in the passes for π_old and the reference. The gradient of an
-            optimizer step stays equal, to rounding. If a loss is not a sum over the rows of a window, the rows keep
-            their order, only the padding is dropped, and this is logged once (see `trl-credit help padding`). `"off"`:
-            rows and padding as in TRL, to the last bit. Rows of trees are trimmed in both cases.
+            Whether rows are sorted by length and padding is dropped. `"auto"`: each process sorts the rows of an
+            accumulation window by length, and a micro-batch drops the columns that none of its rows needs, also in the
+            passes for π_old and the reference. The gradient of an optimizer step stays equal, to rounding. If a loss is
+            not a sum over the rows of a window, the rows keep their order, only the padding is dropped, and this is
+            logged once (see `trl-credit help padding`). `"off"`: rows and padding as in TRL, to the last bit. Rows of
+            trees are trimmed in both cases.
         shared_prefix (`str`, *optional*, defaults to `"auto"`):
             Whether a prompt that several rows of a micro-batch share is computed once. `"auto"`: if that is estimated
             to save a quarter of the forward pass, and a comparison has found equal log-probabilities. With flash
-            attention of transformers, which cannot share prompts, rows lie end to end without padding instead. `"on"`:
-            whenever two rows share a prompt; refused if the model does not support it. `"off"`: never, as in TRL. The
-            same holds for the passes for π_old and the reference (see `trl-credit help padding`).
+            attention of transformers, which cannot share prompts, rows are packed into one sequence without padding
+            instead. `"on"`: whenever two rows share a prompt; refused if the model does not support it. `"off"`: never,
+            as in TRL. The same holds for the passes for π_old and the reference (see `trl-credit help padding`).
         skip_zero_advantage (`str`, *optional*, defaults to `"auto"`):
-            `"auto"`: no forward and backward pass for a micro-batch in which no token of any process has an advantage,
-            if its gradient is exactly 0. The update is TRL's, to the last bit (see `trl-credit help padding`).
-            `"off"`: all passes are made, and metrics are means over all of them.
+            Whether the passes of a micro-batch without advantages are left out. `"auto"`: no forward and backward pass
+            for a micro-batch in which no token of any process has an advantage, if its gradient is exactly 0. The
+            update is TRL's, to the last bit (see `trl-credit help padding`). `"off"`: all passes are made, and metrics
+            are means over all of them.
         expert_drift (`bool`, *optional*, defaults to `False`):
             Whether `credit/expert_drift` is logged for a mixture of experts: the share of the experts of a token and
             layer under π_old that the current policy does not use (GSPO, Sec. 5.3). Both passes are made anyway. Until
@@ -204,105 +208,49 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
         TypeError: a keyword is no field; the message names the field that was meant.
     """
 
-    credit: str | None = knob(None, "A custom credit function. `None`: the knobs.", CUSTOM_FUNCTION)
-    importance: str = knob(
-        "token", "Log importance weight.", one_of("token", "sequence", "sequence_token", *BY_TURN, *TRACES)
-    )
-    trace_lambda: float = knob(0.9, "λ of the traces.", SHARE, acts=TRACED)
-    gamma: float = knob(1.0, "Discount per token.", SHARE, acts=TRACED)
-    selector: str = knob(
-        "none",
-        "Tokens that leave an eligible trace ('none': all).",
-        one_of("none", "entropy", "entropy_reference", "random", custom=True),
-    )
-    selective_rate: float = knob(0.2, "Share of tokens the selector takes.", SHARE, acts=(SELECTED, CUSTOM_CREDIT))
-    leave_own_out: bool = knob(
-        True, "Whether a token's own gradient is exempt from the selection.", acts=(SELECTED, CUSTOM_CREDIT)
-    )
+    credit: str | None = knob(None, CUSTOM_FUNCTION)
+    importance: str = knob("token", one_of("token", "sequence", "sequence_token", *BY_TURN, *TRACES))
+    trace_lambda: float = knob(0.9, SHARE, acts=TRACED)
+    gamma: float = knob(1.0, SHARE, acts=TRACED)
+    selector: str = knob("none", one_of("none", "entropy", "entropy_reference", "random", custom=True))
+    selective_rate: float = knob(0.2, SHARE, acts=(SELECTED, CUSTOM_CREDIT))
+    leave_own_out: bool = knob(True, acts=(SELECTED, CUSTOM_CREDIT))
     trace_style: str = knob(
-        "recent",
-        "Trace of GRPO-λ.",
-        one_of("recent", "both"),
-        acts=(when(importance="lambda_trace"), WEIGHTED_LOSS, CUSTOM_CREDIT),
+        "recent", one_of("recent", "both"), acts=(when(importance="lambda_trace"), WEIGHTED_LOSS, CUSTOM_CREDIT)
     )
-    loss_weight: str = knob("none", "ε-weight of GRPO-λ on the loss.", one_of("none", "trace_past", "trace_future"))
+    loss_weight: str = knob("none", one_of("none", "trace_past", "trace_future"))
     loss_weight_confidence: str = knob(
-        "none",
-        "Function of log π that multiplies the ε-weight; '_grad': with a gradient.",
-        one_of("none", "sigmoid", "tanh", "sigmoid_grad", "tanh_grad"),
-        acts=(WEIGHTED_LOSS, CUSTOM_CREDIT),
+        "none", one_of("none", "sigmoid", "tanh", "sigmoid_grad", "tanh_grad"), acts=(WEIGHTED_LOSS, CUSTOM_CREDIT)
     )
-    clip_form: str = knob(
-        "surrogate",
-        "min(ρA, clip(ρ)A), or min(ρ, clip ρ)·A with 'ratio'.",
-        one_of("surrogate", "ratio"),
-        acts=when(policy_loss="clip"),
-    )
-    token_mask: str = knob(
-        "none", "Tokens of the policy term ('none': all).", one_of("none", "probability", custom=True)
-    )
-    probability_threshold: float = knob(
-        0.9, "The probability mask keeps tokens less probable than this.", POSITIVE, acts=OLD_LOGPS_READ
-    )
-    baseline: str = knob("group", "Baseline: GRPO's or OPO's.", one_of("group", "optimal", custom=True))
-    advantage_floor: float | None = knob(None, "Advantages below it are raised to it. `None`: no floor.", FINITE)
-    td_upper_bound: bool = knob(False, "Add GRPO-λ's upper bound of V(s_0) − V(s_t), from π(EOS), to the advantage.")
-    difficulty: str = knob("none", "HA-DW's weight by difficulty.", one_of("none", "history", "hard", "fixed"))
-    difficulty_scale: float = knob(1.3, "Factor λ_scale of the difficulty weight (HA-DW).", POSITIVE, acts=DIFFICULTY)
-    difficulty_window: int = knob(
-        10, "Past batches in the difficulty belief.", COUNT, acts=when(difficulty=("history", "hard"))
-    )
-    difficulty_rate: float = knob(6.0, "Rate η of the difficulty belief.", POSITIVE, acts=when(difficulty="history"))
-    difficulty_rate_min: float = knob(0.02, "Smallest step of the belief.", SHARE, acts=when(difficulty="history"))
-    difficulty_threshold: float = knob(0.5, "Belief of difficulty 'fixed'.", SHARE, acts=when(difficulty="fixed"))
-    difficulty_reward: list[str] | None = _reward(
-        None,
-        "Reward functions that decide what is correct. `None`: the accuracy reward.",
-        NAMES,
-        acts=(DIFFICULTY, *CORRECT_READ),
-    )
-    prompt_average: bool = knob(False, "Mean over the tokens of each prompt, then over prompts (SPO-tree).")
-    behavior_logps: str = knob(
-        "recomputed", "π_old with vLLM: a forward pass, or the engine's own.", one_of("recomputed", "sampler")
-    )
+    clip_form: str = knob("surrogate", one_of("surrogate", "ratio"), acts=when(policy_loss="clip"))
+    token_mask: str = knob("none", one_of("none", "probability", custom=True))
+    probability_threshold: float = knob(0.9, POSITIVE, acts=OLD_LOGPS_READ)
+    baseline: str = knob("group", one_of("group", "optimal", custom=True))
+    advantage_floor: float | None = knob(None, FINITE)
+    td_upper_bound: bool = knob(False)
+    difficulty: str = knob("none", one_of("none", "history", "hard", "fixed"))
+    difficulty_scale: float = knob(1.3, POSITIVE, acts=DIFFICULTY)
+    difficulty_window: int = knob(10, COUNT, acts=when(difficulty=("history", "hard")))
+    difficulty_rate: float = knob(6.0, POSITIVE, acts=when(difficulty="history"))
+    difficulty_rate_min: float = knob(0.02, SHARE, acts=when(difficulty="history"))
+    difficulty_threshold: float = knob(0.5, SHARE, acts=when(difficulty="fixed"))
+    difficulty_reward: list[str] | None = _reward(None, NAMES, acts=(DIFFICULTY, *CORRECT_READ))
+    prompt_average: bool = knob(False)
+    behavior_logps: str = knob("recomputed", one_of("recomputed", "sampler"))
     reward_timeout: float | None = _reward(
-        None,
-        "Seconds of a reward function per batch, after which the run stops. `None`: no limit.",
-        number("a positive number of seconds", lambda x: x > 0.0),
-        changes_loss=False,
+        None, number("a positive number of seconds", lambda x: x > 0.0), changes_loss=False
     )
-    length_sort: str = _run(
-        "auto",
-        "Sort the rows of a window by length and drop the padding. 'off': as TRL, to the last bit.",
-        one_of("auto", "off"),
-    )
-    shared_prefix: str = _run(
-        "auto", "Compute a shared prompt once: if that saves enough, always, or never.", one_of("auto", "on", "off")
-    )
-    skip_zero_advantage: str = _run(
-        "auto", "Skip the passes of a micro-batch in which no token has an advantage.", one_of("auto", "off")
-    )
-    expert_drift: bool = _run(False, "Log the share of experts that differ between π_old and π (GSPO).")
-    log_credit: int = _run(
-        0,
-        "Optimizer steps between two logs of rollouts, with each token's credit; at most the run's steps. 0: never.",
-        whole(0),
-    )
-    log_credit_groups: int = _run(8, "Maximal number of groups of a logged step.", COUNT, acts=when(log_credit=COUNT))
-    overwrite_output_dir: bool = _run(
-        False, "Start from scratch in the folder of another run, whose checkpoints are removed."
-    )
-    allow_changed: list[str] | None = _run(
-        None, "Fields that may differ from those of the checkpoint that a run resumes from."
-    )
-    nonfinite_patience: int = _run(
-        3, "Consecutive updates that may be skipped because loss or gradient is not finite.", whole(0)
-    )
+    length_sort: str = _run("auto", one_of("auto", "off"))
+    shared_prefix: str = _run("auto", one_of("auto", "on", "off"))
+    skip_zero_advantage: str = _run("auto", one_of("auto", "off"))
+    expert_drift: bool = _run(False)
+    log_credit: int = _run(0, whole(0))
+    log_credit_groups: int = _run(8, COUNT, acts=when(log_credit=COUNT))
+    overwrite_output_dir: bool = _run(False)
+    allow_changed: list[str] | None = _run(None)
+    nonfinite_patience: int = _run(3, whole(0))
     reward_range: list[float] = _reward(
-        [0.0, 1.0],
-        "Smallest and largest sum of the rewards of `difficulty_reward`.",
-        LOW_HIGH,
-        acts=(DIFFICULTY, BY_DIFFICULTY, when(process_reward_weight=anything_but(0.0))),
+        [0.0, 1.0], LOW_HIGH, acts=(DIFFICULTY, BY_DIFFICULTY, when(process_reward_weight=anything_but(0.0)))
     )
 
     def __post_init__(self) -> None:

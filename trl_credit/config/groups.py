@@ -51,17 +51,15 @@ class GroupKnobs:
             Copies of a group in a batch, besides itself. Two are enough for a third of groups with signal. Ours.
         max_refills (`int`, *optional*, defaults to `10`):
             Further calls of the engine for one batch. After the last one, copies fill the batch as with `"replace"`.
-        refill_surplus (`str`, *optional*, defaults to `"keep"`):
-            `"keep"`: groups with signal beyond a full batch wait for the next one, with their π_old, if at most one
-            update lies between. With several updates per batch they are dropped. `"drop"`: as DAPO. Ours.
         dull_kl (`str`, *optional*, defaults to `"keep"`):
             KL term of the groups without signal: `"keep"` (TRL), or `"drop"`: it is 0 for those of their rows that have
             no advantage, and what the loss is divided by stays the same.
         prompt_sampler (`str`, *optional*, defaults to `"data"`):
-            `"data"`: the order of the data set (TRL). `"difficulty"`: prompts are drawn without replacement within a
-            batch, with probabilities in proportion to p(1 − p), p being the last pass rate of a prompt: the mean
-            correctness of its group. Unseen ones count as p = 1/2. A draw knows the rates of all earlier batches,
-            whatever the data loader has fetched ahead. Pass rates are kept in `prompt_rates.jsonl`. Ours.
+            The order of prompts. `"data"`: the order of the data set (TRL). `"difficulty"`: prompts are drawn without
+            replacement within a batch, with probabilities in proportion to p(1 − p), p being the last pass rate of a
+            prompt: the mean correctness of its group. Unseen ones count as p = 1/2. A draw knows the rates of all
+            earlier batches, whatever the data loader has fetched ahead. Pass rates are kept in `prompt_rates.jsonl`.
+            Ours.
         prompt_floor (`float`, *optional*, defaults to `0.05`):
             Smallest weight p(1 − p) of a prompt, in [0, 0.25]. With 0, prompts that were always or never solved in
             their last group are not drawn again. Ours.
@@ -72,42 +70,20 @@ class GroupKnobs:
             A `prompt_rates.jsonl` of an earlier run to start from. Prompts are found by their text.
     """
 
-    groups: str = _group("keep", "What happens to groups without signal.", one_of("keep", "replace", "refill"))
-    group_signal: str = _group(
-        "correct",
-        "What must differ within a group.",
-        one_of("correct", "reward", "advantage"),
-        acts=(FILTERED, DROPPED_KL),
-    )
-    max_copies: int = _group(2, "Copies of a group in a batch, besides itself.", COUNT, acts=FILTERED)
-    max_refills: int = _group(10, "Further engine calls for one batch.", COUNT, acts=REFILLED)
-    refill_surplus: str = _group(
-        "keep",
-        "Whether groups beyond a full batch wait for the next one.",
-        one_of("keep", "drop"),
-        acts=REFILLED | when(rollouts=("none", "chain")),
-    )
+    groups: str = _group("keep", one_of("keep", "replace", "refill"))
+    group_signal: str = _group("correct", one_of("correct", "reward", "advantage"), acts=(FILTERED, DROPPED_KL))
+    max_copies: int = _group(2, COUNT, acts=FILTERED)
+    max_refills: int = _group(10, COUNT, acts=REFILLED)
     dull_kl: str = _group(
         "keep",
-        "KL term of groups without signal.",
         one_of("keep", "drop"),
         acts=when(beta=anything_but(0.0), rollouts=("none", "chain"), policy_loss="clip"),
     )
-    prompt_sampler: str = _group(
-        "data", "Order of prompts: that of the data set, or by pass rate.", one_of("data", "difficulty")
-    )
-    prompt_floor: float = _group(
-        0.05,
-        "Smallest weight p(1 - p) of a prompt.",
-        number("in [0, 0.25]", lambda x: 0.0 <= x <= 0.25),
-        acts=BY_DIFFICULTY,
-    )
-    retire_above: float | None = _group(
-        None, "Prompts with a higher pass rate are not drawn again. `None`: none.", SHARE, acts=BY_DIFFICULTY
-    )
+    prompt_sampler: str = _group("data", one_of("data", "difficulty"))
+    prompt_floor: float = _group(0.05, number("in [0, 0.25]", lambda x: 0.0 <= x <= 0.25), acts=BY_DIFFICULTY)
+    retire_above: float | None = _group(None, SHARE, acts=BY_DIFFICULTY)
     prompt_rates: str | None = _group(
         None,
-        "Pass rates of an earlier run to start from (prompt_rates.jsonl).",
         RATES_FILE,
         acts=BY_DIFFICULTY,
         changes_loss=False,  # a checkpoint has the rates, so a resume may leave it out

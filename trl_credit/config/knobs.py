@@ -1,11 +1,12 @@
 """How a knob is declared: its default, help, values, when it acts, and where it appears."""
 
+import inspect
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
-from inspect import get_annotations
 from numbers import Real
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -116,50 +117,54 @@ class Knob:
 
 # beside the fields and not in their metadata, since TRL's parser hands all of a field's metadata to argparse
 _DECLARED: dict[Field, Knob] = {}
+_ENTRY = re.compile(r"^    (\w+) \(.*\):(.*(?:\n {8}.*|\n(?=\n? {8}))*)", re.MULTILINE)
 
 
 def knob(
     default: Any,
-    help: str,
     values: Values | None = None,
     *,
     acts: Condition | tuple[Condition, ...] = (),
     heading: str = "Credit",
     changes_loss: bool = True,
 ) -> Any:
-    """A dataclass field with everything that the package knows of it.
+    """A dataclass field with everything that the package knows of it, except its text. That stands in the docstring of
+    its class, from which `--help` and `docs/knobs.md` are made, see [`entries_of`].
 
     Args:
         default:
             Its default.
-        help (`str`):
-            What it does, one or two sentences. The text of `values` is appended.
         values ([`Values`], *optional*):
             The values it may have; `None` too if its annotation says so. A bool must be `True` or `False`.
         acts (condition or tuple of conditions, *optional*):
             The knob has an effect if one of these conditions holds. Otherwise setting it is refused. Empty: always.
         heading (`str`, *optional*, defaults to `"Credit"`):
-            Its heading in `--help`.
+            Its heading in `--help` and in `docs/knobs.md`.
         changes_loss (`bool`, *optional*, defaults to `True`):
             Whether it changes what is learned. If so, it is part of a run's identity, and the model card lists it where
             it has an effect.
     """
     values = FLAG if isinstance(default, bool) else values
-    text = help if values in (None, FLAG) else f"{help} Must be {values.words}."
-    given = {"default_factory": default.copy} if isinstance(default, list) else {"default": default}
-    declared = field(**given, metadata={"help": text})
-    acts = acts if isinstance(acts, tuple) else (acts,)
-    _DECLARED[declared] = Knob(values, acts, heading, changes_loss)
+    declared = field(default_factory=default.copy) if isinstance(default, list) else field(default=default)
+    _DECLARED[declared] = Knob(values, acts if isinstance(acts, tuple) else (acts,), heading, changes_loss)
     return declared
 
 
-def as_knob(setting: Field, hint: Any, *, of: str) -> Any:
+def entries_of(documented_class: type) -> dict[str, str]:
+    """Name → text of the entries under "Parameters:" in a docstring, each on one line and without links."""
+    text = inspect.getdoc(documented_class) or ""
+    entries = _ENTRY.findall(text.partition("Parameters:\n")[2])
+    return {name: re.sub(r"\[`~?(?:\w+\.)*(.+?)`\]", r"`\1`", " ".join(words.split())) for name, words in entries}
+
+
+def as_knob(setting: Field, hint: Any, *, of: type) -> Any:
     """A field of another dataclass as a knob: as it was declared there, or with the values of its type, `hint`.
 
-    `of` is the name of that class, for the help.
+    `of` is that class, whose docstring may have an entry for the field.
     """
-    text = setting.metadata.get("help", f"A setting of {of}.")
-    declared = field(default=setting.default, default_factory=setting.default_factory, metadata={"help": text})
+    text = setting.metadata.get("help") or entries_of(of).get(setting.name)
+    metadata = {"help": text} if text else {}
+    declared = field(default=setting.default, default_factory=setting.default_factory, metadata=metadata)
     _DECLARED[declared] = _DECLARED.get(setting) or Knob(_values_of(hint, default_of(setting)), (), "Credit", True)
     return declared
 
@@ -179,13 +184,18 @@ def _values_of(hint: Any, default: Any) -> Values | None:
 def knobs_of(config_class: type) -> dict[str, Knob]:
     """Field → its declaration, from the class itself or from the nearest base class that declares it.
 
-    A preset that gives a field another default needs no second declaration.
+    A preset that gives a field another default needs no second declaration. The help of each field becomes its entry in
+    the docstring of the class that declares it.
     """
-    found: dict[str, Knob] = {}
+    knobs: dict[str, Knob] = {}
     for base in filter(is_dataclass, config_class.__mro__):
-        own = [base.__dataclass_fields__[name] for name in get_annotations(base)]
-        found = found | {f.name: _DECLARED[f] for f in own if f in _DECLARED and f.name not in found}
-    return found
+        texts, label = entries_of(base), getattr(base, "settings_of", base).__name__
+        for name in inspect.get_annotations(base):
+            known = base.__dataclass_fields__[name]
+            if known in _DECLARED:
+                knobs.setdefault(name, _DECLARED[known])
+                known.metadata = known.metadata or {"help": texts.get(name, f"A setting of {label}.")}
+    return knobs
 
 
 def defaults(config_class: type) -> dict[str, Any]:

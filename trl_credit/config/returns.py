@@ -22,13 +22,14 @@ class ReturnKnobs:
 
     Parameters:
         returns (`str`, *optional*, defaults to `"outcome"`):
-            `"outcome"`: the sum of all rewards, one advantage per response (TRL). `"to_go"`: the return from each step
-            on, minus `step_baseline`. `"state_groups"`: GiGPO's A_E + ω A_S over turns. A_S compares returns from equal
-            states of the environment (`state_key`) within the group; its baseline leaves the response itself out, which
-            is ours (the paper's mean is biased). `"difference"`: rewards are scores of states, the last of which is the
-            reward of the response; a step's credit is the difference of the scores around it. With all but
-            `"outcome"`, advantages are not divided by a standard deviation, so `scale_rewards` has no effect. With
-            `rollouts="chain"` the advantages of the segments are added.
+            How rewards along a response become advantages. `"outcome"`: the sum of all rewards, one advantage per
+            response (TRL). `"to_go"`: the return from each step on, minus `step_baseline`. `"state_groups"`: GiGPO's
+            A_E + ω A_S over turns. A_S compares returns from equal states of the environment (`state_key`) within the
+            group; its baseline leaves the response itself out, which is ours (the paper's mean is biased).
+            `"difference"`: rewards are scores of states, the last of which is the reward of the response; a step's
+            credit is the difference of the scores around it. With all but `"outcome"`, advantages are not divided by a
+            standard deviation, so `scale_rewards` has no effect. With `rollouts="chain"` the advantages of the segments
+            are added.
         step_gamma (`float`, *optional*, defaults to `1.0`):
             Discount per step, in [0, 1]; with `"state_groups"` per turn (0.95 in ROLL).
         step_baseline (`str`, *optional*, defaults to `"step"`):
@@ -39,13 +40,7 @@ class ReturnKnobs:
             ω of `"state_groups"`.
     """
 
-    returns: str = _return(
-        "outcome",
-        "How rewards along a response become advantages.",
-        one_of("outcome", "to_go", "state_groups", "difference"),
-    )
-    step_gamma: float = _return(1.0, "Discount per step.", SHARE, acts=when(returns=("to_go", "state_groups")))
-    step_baseline: str = _return("step", "Baseline of 'to_go'.", one_of("step", "response"), acts=when(returns="to_go"))
-    state_weight: float = _return(
-        1.0, "Weight ω of the advantages of equal states.", FINITE, acts=when(returns="state_groups")
-    )
+    returns: str = _return("outcome", one_of("outcome", "to_go", "state_groups", "difference"))
+    step_gamma: float = _return(1.0, SHARE, acts=when(returns=("to_go", "state_groups")))
+    step_baseline: str = _return("step", one_of("step", "response"), acts=when(returns="to_go"))
+    state_weight: float = _return(1.0, FINITE, acts=when(returns="state_groups"))

@@ -9,7 +9,7 @@ from ..support.functions import FunctionRaised, imports_functions
 from .groups import FILTERED
 from .knobs import COUNT, Condition, Values, anything_but, in_words, number, unmet, values_of, when
 from .returns import ALONG
-from .segments import ROLLOUTS, TREE
+from .segments import CHAIN, ROLLOUTS, TREE
 from .turns import TRACES
 
 
@@ -34,6 +34,8 @@ SEQUENCE = when(importance="sequence")
 TURN = when(importance="turn")
 TRACE = when(importance=TRACES)
 VALUE_BOUND = when(td_upper_bound=True)
+TURN_MEAN = when(turn_average=True)
+DRIFT = when(expert_drift=True)
 RATIO_CLIP = when(clip_form="ratio")
 WEIGHTED_KL = when(beta=anything_but(0.0))
 SHARED_ROWS = TREE | when(tree_rows=anything_but("nodes"))
@@ -42,12 +44,14 @@ ONE_REWARD = when(multi_objective_aggregation="sum_then_normalize")
 NO_WEIGHTED_KL = when(use_bias_correction_kl=False)
 PER_TOKEN = ("sequence_token", "token", "turn_token", *TRACES)  # weights that allow an advantage per token
 TOKEN_MEANS = ("grpo", "bnpo", "dr_grpo", "dapo")
-ROLLOUTS_READ = ("rollouts", "segmentation", "segment_length", "tree_branching", "tree_segment_length")
 UNEQUAL_LEVELS = Values("levels of different sizes", lambda x: len(set(x)) > 1)
+ANY_SIGN = (*TOKEN_MEANS, "cispo", "sapo", "luspo")
+ONE_SIGN = "'vespo' weighs whole responses by the sign of one advantage"
+NOT_COMPILED = "it is read by a hook, which a compiled model may skip"
+TOKEN_BY_TOKEN = "it averages what differs from token to token; importance='{}_token' does not".format
 # of algorithms whose function of credit returns the W of the knobs
 CORRECTED_KL = WEIGHTED_KL | when(importance=anything_but("token"))
 WEIGHTED_RULE = Rule(CORRECTED_KL, NO_WEIGHTED_KL, "TRL would multiply the KL term by that weight")
-ANY_SIGN = ("dapo", "grpo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo")
 
 RULES = (
     Rule(
@@ -55,75 +59,44 @@ RULES = (
         when(importance_sampling_level="token"),
         "TRL's field goes only with importance='sequence' (GSPO); 'sequence_token' is GSPO-token",
     ),
+    Rule(when(credit=anything_but(None)), when(policy_loss="clip"), "both replace the credit function"),
+    Rule(SEQUENCE, when(token_mask="none", loss_weight="none", td_upper_bound=False), TOKEN_BY_TOKEN("sequence")),
+    # with both of TRL's fields set, TRL's behaviour is kept
     Rule(
-        when(credit=anything_but(None)),
-        when(policy_loss="clip"),
-        "both replace the credit function; yours may call trl_credit.loss.assignment.policy_iteration itself",
-    ),
-    Rule(
-        SEQUENCE,
-        when(token_mask="none", loss_weight="none", td_upper_bound=False),
-        "it averages over the response what differs from token to token; importance='sequence_token' does not",
-    ),
-    Rule(
-        SEQUENCE | when(importance_sampling_level="token"),  # with both of TRL's fields set, TRL's behaviour is kept
-        when(top_entropy_quantile=1.0),
-        "it averages over the response what differs from token to token; importance='sequence_token' does not",
+        SEQUENCE | when(importance_sampling_level="token"), when(top_entropy_quantile=1.0), TOKEN_BY_TOKEN("sequence")
     ),
     Rule(
         TURN,
         when(token_mask="none", loss_weight="none", td_upper_bound=False, top_entropy_quantile=1.0),
-        "it averages over the turn what differs from token to token; importance='turn_token' does not",
+        TOKEN_BY_TOKEN("turn"),
     ),
-    Rule(
-        TURN,
-        when(loss_type=(*TOKEN_MEANS, "sapo")),
-        "the gradient of that loss does not flow through the weight; importance='turn_token' does not need that",
-    ),
-    Rule(
-        when(trace_unit="turn"),
-        when(loss_weight="none"),
-        "the ε-weight is a sum of traces per token",
-    ),
-    Rule(
-        when(turn_average=True),
-        when(loss_type="grpo", policy_loss="clip"),
-        "it is a mean over the tokens of each response",
-    ),
+    Rule(TURN, when(loss_type=(*TOKEN_MEANS, "sapo")), "the gradient of that loss does not flow through the weight"),
+    Rule(when(trace_unit="turn"), when(loss_weight="none"), "the ε-weight is a sum of traces per token"),
+    Rule(TURN_MEAN, when(loss_type="grpo", policy_loss="clip"), "it is a mean over the tokens of each response"),
+    Rule(TURN_MEAN, when(rollouts=("none", "chain")), "rows of a tree have no turns"),
+    Rule(TURN_MEAN | SEQUENCE, WEIGHTED_KL, "W and A are equal at all tokens of a response, so nothing would change"),
     Rule(when(prompt_average=True), when(loss_type=("dapo", "cispo")), "it weighs the rows of a mean over all tokens"),
     Rule(when(behavior_logps="sampler"), when(use_vllm=True), "the log-probabilities are vLLM's"),
-    Rule(
-        when(selector=anything_but("none")),
-        when(importance="eligible"),
-        "it selects the tokens that leave an eligible trace (S-trace)",
-    ),
+    Rule(when(selector=anything_but("none")), when(importance="eligible"), "it selects what leaves an eligible trace"),
     Rule(
         when(selector="entropy_reference"),
         when(beta=number("a number above 0, such as 0.001", lambda x: x > 0.0), sync_ref_model=False),
         "it reads the reference model's pass, which only the KL term makes, of the policy that training began with",
     ),
     Rule(when(loss_type="luspo"), when(importance=("sequence", "token")), "it is defined for one weight per response"),
-    Rule(
-        TRACE,
-        when(loss_type=("dapo", "grpo", "bnpo", "dr_grpo")),
-        "the gradient of that loss does not flow through the clipped importance weight, so the trace would be lost",
-    ),
     Rule(when(loss_type="vespo"), when(importance=("token", "sequence")), "it builds its own weight per response"),
+    Rule(TRACE, when(loss_type=TOKEN_MEANS), "the gradient of that loss does not flow through the weight"),
+    Rule(TRACE | WEIGHTED_KL, NO_WEIGHTED_KL, "the trace would flow through the KL term"),
     Rule(
         when(loss_weight_confidence=("sigmoid_grad", "tanh_grad")),
         when(loss_type=TOKEN_MEANS),
         "its gradient is that of a factor on PPO's clipped loss",
     ),
     Rule(VALUE_BOUND, when(rollouts="none"), "it corrects a baseline V(s_0), and that of a segment is the value there"),
-    Rule(VALUE_BOUND, when(loss_type=ANY_SIGN), "'vespo' weighs whole responses by the sign of one advantage"),
-    Rule(VALUE_BOUND, when(torch_compile=False), "it is read by a hook, which a compiled model may skip"),
-    Rule(
-        when(expert_drift=True),
-        when(behavior_logps="recomputed", rollouts="none"),
-        "it compares with the pass for π_old over the same rows",
-    ),
-    Rule(when(expert_drift=True), when(torch_compile=False), "it is read by a hook, which a compiled model may skip"),
-    Rule(TRACE | WEIGHTED_KL, NO_WEIGHTED_KL, "the trace would flow through the KL term"),
+    Rule(VALUE_BOUND, when(loss_type=ANY_SIGN), ONE_SIGN),
+    Rule(VALUE_BOUND, when(torch_compile=False), NOT_COMPILED),
+    Rule(DRIFT, when(behavior_logps="recomputed", rollouts="none"), "it compares with the pass for π_old"),
+    Rule(DRIFT, when(torch_compile=False), NOT_COMPILED),
     Rule(
         RATIO_CLIP,
         when(importance=PER_TOKEN, loss_type=TOKEN_MEANS, delta=None),
@@ -132,43 +105,21 @@ RULES = (
     Rule(RATIO_CLIP | WEIGHTED_KL, NO_WEIGHTED_KL, "it multiplies the KL term by a ratio that is replaced"),
     Rule(when(baseline=anything_but("group")), ONE_REWARD, "it needs one reward per response"),
     Rule(when(difficulty=anything_but("none")), ONE_REWARD, "it needs one reward per response"),
-    Rule(
-        when(turn_average=True, importance="sequence"),
-        when(beta=anything_but(0.0)),
-        "W and A are equal at all tokens of a response, so only a KL term would be averaged otherwise",
-    ),
-    Rule(when(turn_average=True), when(rollouts=("none", "chain")), "rows of a tree have no turns"),
     Rule(ALONG, ONE_REWARD, "it needs rewards that add up"),
     Rule(ALONG, when(baseline="group", td_upper_bound=False), "each step has a baseline, from the group's others"),
     Rule(ALONG, when(rollouts=("none", "chain")), "a node of a tree is in several responses"),
     Rule(ALONG, when(policy_loss="clip"), "the other loss regresses one advantage per segment"),
-    Rule(
-        ALONG,
-        when(importance=("turn", *PER_TOKEN)),
-        "'sequence' averages over the response, which mixes the advantages of its steps",
-    ),
-    Rule(ALONG, when(loss_type=ANY_SIGN), "'vespo' weighs whole responses by the sign of one advantage"),
+    Rule(ALONG, when(importance=("turn", *PER_TOKEN)), "it averages over the response, which mixes its steps"),
+    Rule(ALONG, when(loss_type=ANY_SIGN), ONE_SIGN),
     Rule(FILTERED, ONE_REWARD, "it normalises over a batch whose groups change"),
-    Rule(
-        TREE,
-        when(groups=("keep", "refill")),
-        "rows of a tree without signal are not in the batch already, so nothing is there to replace",
-    ),
+    Rule(TREE, when(groups=("keep", "refill")), "the batch has no rows without signal that could be replaced"),
     Rule(ROLLOUTS, ONE_REWARD, "a value is the mean of one reward per response"),
-    Rule(
-        ROLLOUTS,
-        when(importance=PER_TOKEN),
-        "'sequence' and 'turn' average over the response or its turns, which mixes the advantages of segments",
-    ),
+    Rule(ROLLOUTS, when(importance=PER_TOKEN), "it averages over the response or a turn, which mixes segments"),
     Rule(ROLLOUTS, when(baseline="group"), "the baseline of a segment is the value at its start"),
-    Rule(ROLLOUTS, when(loss_type=ANY_SIGN), "'vespo' weighs whole responses by the sign of one advantage"),
+    Rule(ROLLOUTS, when(loss_type=ANY_SIGN), ONE_SIGN),
+    Rule(CHAIN | when(segmentation="fixed_count"), when(num_segments=COUNT), "it is the number of segments"),
     Rule(
-        when(rollouts="chain", segmentation="fixed_count"),
-        when(num_segments=COUNT),
-        "it is the number of segments per response",
-    ),
-    Rule(
-        when(rollouts="chain", segmentation="turns"),
+        CHAIN | when(segmentation="turns"),
         when(groups="keep"),
         "conversations are continued from the last call of the engine, and such a batch has several calls",
     ),
@@ -177,15 +128,11 @@ RULES = (
         when(mask_truncated_completions=False),
         "it would mask every segment that does not end the response; truncated_value gives truncated leaves a value",
     ),
-    Rule(
-        SHARED_ROWS, when(importance="token", loss_weight="none"), "it mixes nodes that share a path; 'nodes' does not"
-    ),
+    Rule(SHARED_ROWS, when(importance="token", loss_weight="none"), "it mixes nodes that share a path"),
     Rule(SHARED_ROWS, when(loss_type=("dapo", "cispo")), "it is a mean over rows, which hold several nodes"),
     Rule(SHARED_ROWS, when(off_policy_mask_threshold=None), "it masks rows, which hold several nodes"),
     Rule(
-        TREE | when(tree_rows="packed"),
-        when(shared_prefix=("auto", "off")),
-        "rows of packed trees hold a prompt once already",
+        TREE | when(tree_rows="packed"), when(shared_prefix=("auto", "off")), "packed rows hold a prompt once already"
     ),
     Rule(
         TREE | when(process_reward_weight=anything_but(0.0), tree_branching=UNEQUAL_LEVELS),
@@ -231,18 +178,17 @@ def combination_errors(config: GRPOConfig, wrong: Collection[str]) -> Iterator[E
                 fix = f"Set {in_words({name: values})}, or change {' or '.join(rule.given) or 'the algorithm'}."
                 yield ValueError(f"{pair}: {rule.why}. {fix}")
                 refused.add(name)
-    if not wrong:
-        yield from _batch_errors(config)
-    most = config.max_completion_length
-    if most is None or {"max_completion_length", *ROLLOUTS_READ} & {*wrong}:
+    if wrong:
         return
-    if config.rollouts == "chain" and config.segmentation == "fixed_length" and config.segment_length >= most:
-        length = f"segment_length={config.segment_length}"
-        yield ValueError(f"{length} never cuts a response, since max_completion_length={most}: lower segment_length.")
-    inner = len(config.tree_branching) - 1
-    if config.rollouts == "tree" and inner * config.tree_segment_length >= most:
-        levels = f"{inner} inner levels of tree_segment_length={config.tree_segment_length} tokens"
-        yield ValueError(f"{levels} leave nothing of max_completion_length={most}: use fewer or shorter levels.")
+    yield from _batch_errors(config)
+    name, tokens, most = "segment_length", 0, config.max_completion_length
+    if config.rollouts == "chain" and config.segmentation == "fixed_length":
+        tokens = config.segment_length
+    elif config.rollouts == "tree":
+        name, tokens = "tree_segment_length", (len(config.tree_branching) - 1) * config.tree_segment_length
+    if most is not None and tokens >= most:
+        what = f"{name} leaves nothing of max_completion_length={most} for the last segment, which begins at {tokens}"
+        yield ValueError(f"{what}: lower {name}.")
 
 
 def no_batch_logps(config: GRPOConfig) -> str:

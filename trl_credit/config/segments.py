@@ -36,16 +36,16 @@ class SegmentKnobs:
 
     Parameters:
         rollouts (`str`, *optional*, defaults to `"none"`):
-            `"chain"` (SPO-chain, VinePPO): continuations start from the boundaries of each response. `"tree"`
-            (SPO-tree): the responses form a tree. With either, advantages are differences of values, and
-            `scale_rewards` has no effect. `"none"`: no segments.
+            How segments are valued, if at all. `"chain"` (SPO-chain, VinePPO): continuations start from the boundaries
+            of each response. `"tree"` (SPO-tree): the responses form a tree. With either, advantages are differences of
+            values, and `scale_rewards` has no effect. `"none"`: no segments.
         segmentation (`str`, *optional*, defaults to `"cutpoints"`):
-            Segments of a chain, the first of which begins with the response. `"cutpoints"`: each has
+            How a chain is cut into segments, the first of which begins with the response. `"cutpoints"`: each has
             `cutpoint_interval` tokens that are less probable than `probability_threshold`, and ends before the next
             one. `"fixed_length"`: `segment_length` tokens. `"fixed_count"`: `num_segments` per response. `"steps"`: by
             `step_splitter`. `"turns"`: each turn of a conversation in an environment that has `snapshot()` and
-            `restore(state)`, from which conversations are continued (ours). Or a custom function
-            `f(old_logp_t, *, completion_ids, decode, mask_t)` that returns where segments begin: bool, shape (B, T).
+            `restore(state)`, from which conversations are continued (ours). Or a custom function `f(old_logp_t, *,
+            completion_ids, decode, mask_t)` that returns where segments begin: bool, shape (B, T).
         cutpoint_interval (`int`, *optional*, defaults to `5`):
             n ≥ 1, cutpoints per segment.
         num_segments (`int`, *optional*):
@@ -53,8 +53,8 @@ class SegmentKnobs:
         segment_length (`int`, *optional*, defaults to `100`):
             Tokens per segment of `"fixed_length"`.
         step_splitter (`str`, *optional*, defaults to `"newline"`):
-            `"newline"`, `"gsm8k"`, `"math"`, or a custom function from a text to ascending character offsets. A
-            response for which it raises `ValueError` is left out of the loss.
+            How a response is split into steps: `"newline"`, `"gsm8k"`, `"math"`, or a custom function from a text to
+            ascending character offsets. A response for which it raises `ValueError` is left out of the loss.
         max_valued_steps (`int`, *optional*):
             Boundaries per response that are valued by rollouts, not counting one at the first token. Later ones get the
             response's own reward (VinePPO on GSM8K: 25). `None`: all.
@@ -82,9 +82,10 @@ class SegmentKnobs:
             Baseline of a tree's segment: `"mean"` of the siblings, `"loo"` (leave-one-out), or `"std"` (mean, then
             divided by the standard deviation).
         tree_rows (`str`, *optional*, defaults to `"nodes"`):
-            `"nodes"`: one training row per node. The others give the same gradient from fewer tokens: `"paths"`, in
-            which the nodes of a path share their prefix, or `"packed"`, in which the branches of a tree lie side by
-            side in at most `num_generations` rows, separated by the attention mask (not with flash attention).
+            The training rows of a tree. `"nodes"`: one training row per node. The others give the same gradient from
+            fewer tokens: `"paths"`, in which the nodes of a path share their prefix, or `"packed"` (tree attention):
+            the branches of a tree are packed into at most `num_generations` rows, and the attention mask separates them
+            (not with flash attention).
         replay_iterations (`int`, *optional*, defaults to `1`):
             Generation batches in which a row of a tree may be drawn. 1 means no replay. SPO, App. D: 8.
         replay_cap (`int`, *optional*):
@@ -97,15 +98,15 @@ class SegmentKnobs:
             K ≥ 1, the exponent of V^μ = 1 − (1 − V)^K. `None`: the number of Monte Carlo samples of a state, as in the
             paper: `rollouts_per_state`, or the branching of a tree, if equal on all levels (the released code: 4).
         process_reward_form (`str`, *optional*, defaults to `"advantage"`):
-            `"value"`: V(child) + α A^μ, the paper's form, which also trains nodes of advantage 0. `"advantage"`:
-            A + α A^μ, which is ours: it keeps the baseline V(parent), for less variance.
+            What the process reward is added to. `"value"`: V(child) + α A^μ, the paper's form, which also trains nodes
+            of advantage 0. `"advantage"`: A + α A^μ, which is ours: it keeps the baseline V(parent), for less variance.
         policy_loss (`str`, *optional*, defaults to `"clip"`):
-            `"clip"`: TRL's loss. `"policy_iteration"`: w (`beta` log π/π_ref − A)² per segment, which replaces clipped
-            ratio and KL term (SPO, App. B); w is π/π_old, at most 10. Only the released code has this limit.
-            The paper gives no `beta`; the released code uses 0.1.
+            The policy term of the loss. `"clip"`: TRL's loss. `"policy_iteration"`: w (`beta` log π/π_ref − A)² per
+            segment, which replaces clipped ratio and KL term (SPO, App. B); w is π/π_old, at most 10. Only the released
+            code has this limit. The paper gives no `beta`; the released code uses 0.1.
         whiten_advantages (`str`, *optional*, defaults to `"none"`):
-            Mean 0 and variance 1 over the kept tokens of the generation `"batch"`, or of each `"microbatch"` (the
-            released code; it turns equal advantages into 0).
+            Over which kept tokens advantages get mean 0 and variance 1. `"none"`, the generation `"batch"`, or each
+            `"microbatch"` (the released code; it turns equal advantages into 0).
         released_code (`list[str]`, *optional*):
             Points in which the released code of a paper is followed where it differs from the text.
             `"spo_normalizer"`: with a `token_mask`, KL is summed over the kept tokens of each row, then averaged over
@@ -116,82 +117,34 @@ class SegmentKnobs:
             `"policy_iteration"`.
     """
 
-    rollouts: str = _rollout("none", "How segments are valued, if at all.", one_of("none", "chain", "tree"))
+    rollouts: str = _rollout("none", one_of("none", "chain", "tree"))
     segmentation: str = _segment(
-        "cutpoints",
-        "Where the segments of a chain begin.",
-        one_of("cutpoints", "fixed_length", "fixed_count", "steps", "turns", custom=True),
-        acts=CHAIN,
+        "cutpoints", one_of("cutpoints", "fixed_length", "fixed_count", "steps", "turns", custom=True), acts=CHAIN
     )
-    cutpoint_interval: int = _segment(
-        5, "Cutpoints per segment.", COUNT, acts=CHAIN | when(segmentation="cutpoints", num_segments=None)
-    )
-    num_segments: int | None = _segment(
-        None,
-        "Number of segments per response, instead of their size.",
-        COUNT,
-        acts=CHAIN | when(segmentation=("cutpoints", "fixed_count")),
-    )
-    segment_length: int = _segment(
-        100, "Tokens per segment of a fixed length.", COUNT, acts=CHAIN | when(segmentation="fixed_length")
-    )
+    cutpoint_interval: int = _segment(5, COUNT, acts=CHAIN | when(segmentation="cutpoints", num_segments=None))
+    num_segments: int | None = _segment(None, COUNT, acts=CHAIN | when(segmentation=("cutpoints", "fixed_count")))
+    segment_length: int = _segment(100, COUNT, acts=CHAIN | when(segmentation="fixed_length"))
     step_splitter: str = _segment(
-        "newline",
-        "How a response is split into steps.",
-        one_of(*STEP_SPLITTERS, custom=True),
-        acts=CHAIN | when(segmentation="steps"),
+        "newline", one_of(*STEP_SPLITTERS, custom=True), acts=CHAIN | when(segmentation="steps")
     )
-    max_valued_steps: int | None = _segment(None, "Boundaries per response that get rollouts.", COUNT, acts=CHAIN)
-    rollouts_per_state: int = _rollout(9, "Continuations from each boundary.", COUNT, acts=CHAIN)
-    initial_value: str = _rollout(
-        "rollout",
-        "V(s_0) by rollouts, or leave-one-out from the other responses of the group.",
-        one_of("rollout", "group"),
-        acts=CHAIN,
-    )
-    certain_tolerance: float = _rollout(
-        0.0,
-        "No rollouts if the rest of the response has at least probability 1 - this.",
-        number("in [0, 1)", lambda x: 0.0 <= x < 1.0),
-        acts=CHAIN,
-    )
-    truncated_value: float | None = _rollout(
-        None, "Value of truncated rollouts. `None`: that of the reward functions.", FINITE, acts=ROLLOUTS
-    )
-    rollout_batch_size: int | None = _rollout(
-        None,
-        "Continuations per engine call (`None`: all), and of chains per call of the rewards.",
-        COUNT,
-        acts=ROLLOUTS,
-        changes_loss=False,
-    )
-    tree_branching: list[int] = _rollout([6, 6, 6], "Children per node, from the root down.", BRANCHING, acts=TREE)
-    tree_segment_length: int = _rollout(
-        30, "Tokens per segment on a tree's inner levels.", COUNT, acts=TREE | when(tree_branching=TWO_LEVELS)
-    )
-    segment_advantage: str = _segment(
-        "mean", "Advantage of a segment among its siblings.", one_of("mean", "loo", "std"), acts=TREE
-    )
-    tree_rows: str = _rollout("nodes", "Training rows of a tree.", one_of("nodes", "paths", "packed"), acts=TREE)
-    replay_iterations: int = _rollout(1, "Generation batches in which a row may be drawn.", COUNT, acts=TREE)
-    replay_cap: int | None = _rollout(None, "Rows of a prompt per generation batch. `None`: all.", COUNT, acts=TREE)
-    process_reward_weight: float = _segment(0.0, "Weight of the best-of-N process reward.", FINITE, acts=ROLLOUTS)
-    process_reward_best_of: int | None = _segment(
-        None, "N of the best-of-N process reward. `None`: the samples of a state.", COUNT, acts=PROCESS_REWARD
-    )
-    process_reward_form: str = _segment(
-        "advantage", "What the process reward is added to.", one_of("advantage", "value"), acts=PROCESS_REWARD
-    )
-    policy_loss: str = _segment("clip", "The policy term of the loss.", one_of("clip", "policy_iteration"))
-    whiten_advantages: str = _segment(
-        "none", "Whiten advantages over these tokens (mean 0, variance 1).", one_of("none", "batch", "microbatch")
-    )
-    released_code: list[str] | None = _segment(
-        None,
-        "Where to follow a paper's released code and not its text.",
-        some_of(*RELEASED_CODE),
-        acts=tuple(RELEASED_CODE.values()),
-    )
+    max_valued_steps: int | None = _segment(None, COUNT, acts=CHAIN)
+    rollouts_per_state: int = _rollout(9, COUNT, acts=CHAIN)
+    initial_value: str = _rollout("rollout", one_of("rollout", "group"), acts=CHAIN)
+    certain_tolerance: float = _rollout(0.0, number("in [0, 1)", lambda x: 0.0 <= x < 1.0), acts=CHAIN)
+    truncated_value: float | None = _rollout(None, FINITE, acts=ROLLOUTS)
+    rollout_batch_size: int | None = _rollout(None, COUNT, acts=ROLLOUTS, changes_loss=False)
+    tree_branching: list[int] = _rollout([6, 6, 6], BRANCHING, acts=TREE)
+    tree_segment_length: int = _rollout(30, COUNT, acts=TREE | when(tree_branching=TWO_LEVELS))
+    segment_advantage: str = _segment("mean", one_of("mean", "loo", "std"), acts=TREE)
+    tree_rows: str = _rollout("nodes", one_of("nodes", "paths", "packed"), acts=TREE)
+    replay_iterations: int = _rollout(1, COUNT, acts=TREE)
+    replay_cap: int | None = _rollout(None, COUNT, acts=TREE)
+    process_reward_weight: float = _segment(0.0, FINITE, acts=ROLLOUTS)
+    process_reward_best_of: int | None = _segment(None, COUNT, acts=PROCESS_REWARD)
+    process_reward_form: str = _segment("advantage", one_of("advantage", "value"), acts=PROCESS_REWARD)
+    policy_loss: str = _segment("clip", one_of("clip", "policy_iteration"))
+    whiten_advantages: str = _segment("none", one_of("none", "batch", "microbatch"))
+    released_code: list[str] | None = _segment(None, some_of(*RELEASED_CODE), acts=tuple(RELEASED_CODE.values()))
 
 
 def best_of(config: "SegmentKnobs") -> int:

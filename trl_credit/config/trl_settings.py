@@ -2,9 +2,7 @@
 that comes late or does not name the field, a division by zero, or another formula; and when a field has an effect.
 """
 
-import math
 import os
-import re
 from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +25,7 @@ from .knobs import (
     number,
     numbers,
     one_of,
+    values_of,
     when,
 )
 
@@ -46,8 +45,9 @@ _TABLE: dict[Values, str] = {
     number("at least 0 and below 2**32", lambda x: 0 <= x < 2**32): "seed",
     number("at least 1, or 0 (all tokens; also -1)", lambda x: x >= -1): "top_k",
     FINITE: "beta weight_decay entropy_coef max_steps save_steps eval_steps num_generations_eval save_total_limit",
-    number("a number", lambda x: True): "max_grad_norm entropy_coef_min entropy_coef_max entropy_target",
+    number("a number", lambda x: x == x): "max_grad_norm entropy_coef_min entropy_coef_max entropy_target",
     Values("finite numbers, one per reward function", numbers): "reward_weights",
+    Values("`name: value` pairs", lambda x: isinstance(x, dict) or str(x).startswith("{")): "model_init_kwargs",
     # with some unknown choices TRL silently trains by another formula, or stops in the first step
     one_of("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"): "loss_type",
     one_of("token", "sequence"): "importance_sampling_level",
@@ -114,112 +114,53 @@ MODEL_ACTS = _by_field(
         "bnb_4bit_quant_type use_bnb_nested_quant bnb_4bit_quant_storage": when(load_in_4bit=True),
     }
 )
-# of TRL's own evaluation, which the command line does not run
-OF_EVALUATION = (
-    "do_eval num_generations_eval per_device_eval_batch_size eval_steps eval_delay "
-    "eval_accumulation_steps eval_do_concat_batches eval_use_gather_object batch_eval_metrics prediction_loss_only "
-    "include_for_metrics"
-).split()
-
 # what decides about the size of a generation batch and its updates
 BATCH_FIELDS = (
     "num_generations generation_batch_size per_device_train_batch_size steps_per_generation "
     "gradient_accumulation_steps num_iterations"
 ).split()
 
-# the package that a tracker of transformers needs, if it has another name; `None`: not checked
-_PACKAGES = {"flyte": "flytekit", "azure_ml": None, "kubeflow": None, "all": None, "none": None}
-
 
 def check_groups(args: Any) -> None:
-    """Checks that the groups of `num_generations` fill the generation batch.
-
-    Raises:
-        ValueError: they do not; the message names numbers that fit.
-    """
-    group, batch = args.num_generations, args.per_device_train_batch_size
-    processes = int(os.environ.get("WORLD_SIZE") or 1)
-    name = "steps_per_generation" if args.steps_per_generation else "gradient_accumulation_steps"
-    steps = getattr(args, name)
-    size = args.generation_batch_size or batch * processes * steps
+    """Checks that the groups of `num_generations` fill the generation batch. Raises `ValueError`."""
+    group, processes = args.num_generations, int(os.environ.get("WORLD_SIZE") or 1)
+    steps = "steps_per_generation" if args.steps_per_generation else "gradient_accumulation_steps"
+    rows = args.per_device_train_batch_size * processes * getattr(args, steps)
+    size = args.generation_batch_size or rows
     if group is None or size % group == 0:
         return
-    if args.generation_batch_size:
-        field, value, step = "generation_batch_size", size, math.lcm(group, batch * processes)
-        made_of = field
-    else:
-        field, value, step = "per_device_train_batch_size", batch, group // math.gcd(group, processes * steps)
-        made_of = f"{field} {batch} × {processes} process{'es' * (processes > 1)} × {name} {steps}"
-    divisors = [n for n in range(2, size + 1) if size % n == 0]
-    fixes = [f"num_generations={n}" for n in sorted(divisors, key=lambda n: (abs(n - group), -n))[:1]]
-    fixes.append(f"{field}={step * max(1, round(value / step))}")
-    whole = f"the {size} responses of a generation batch ({made_of})"
-    raise ValueError(f"num_generations={group} does not divide {whole}: set {', or '.join(fixes)}.")
+    sizes = ["generation_batch_size"] if args.generation_batch_size else ["per_device_train_batch_size", steps]
+    whole = f"the {size} responses of a generation batch ({values_of(args, sizes)}, {processes} × the process)"
+    nearest = min((n for n in range(2, size + 1) if size % n == 0), key=lambda n: abs(n - group), default=2)
+    raise ValueError(f"num_generations={group} does not divide {whole}: set num_generations={nearest}, or change them.")
 
 
 def check_trackers(report_to: str | Iterable[str] | None) -> None:
-    """Checks that the packages of `report_to` are installed.
-
-    Raises:
-        ValueError: a tracker is unknown, or its package is missing.
-    """
-    known = {*INTEGRATION_TO_CALLBACK, *_PACKAGES}
+    """Checks the names of `report_to`. Raises `ValueError` if one is unknown."""
+    known = {*INTEGRATION_TO_CALLBACK, "all", "none"}
     for name in [report_to] if isinstance(report_to, str) else report_to or ():
         if name not in known:
             raise ValueError(f"report_to={name!r} is not a known tracker{choose(name, sorted(known))}")
-        package = _PACKAGES.get(name, name)
-        if package is not None and find_spec(package) is None:
-            pip = package.replace("_", "-")
-            raise ValueError(f"report_to={name!r} needs a package that is not installed: pip install {pip}")
 
 
 def check_model(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:
-    """Checks that a model exists, a folder or a name on the Hub, that transformers knows its type, and that it has a
-    tokenizer. Loads no weights.
+    """Checks that transformers can load the configuration and the tokenizer of a model, a folder or a name on the Hub;
+    for an adapter, those of the model below it. Loads no weights.
 
     Raises:
-        ValueError: there is no such folder, a `revision` is given with a folder, the Hub and its cache have no model of
-            that name, or its type is unknown or its tokenizer missing.
+        ValueError: it cannot, or a `revision` is given with a folder; the message has transformers' reason.
     """
-    shown, path = f"model_name_or_path={name!r}", Path(name)
-    if path.is_dir():
-        if not any((path / file).is_file() for file in ("config.json", "adapter_config.json")):
-            last = sorted(path.glob("checkpoint-*/config.json"))
-            hint = f": is it {str(last[-1].parent)!r}?" if last else ": name the folder that a model was saved to"
-            raise ValueError(f"{shown} has no config.json{hint}")
-        if revision not in (None, "main"):
-            raise ValueError(f"model_revision={revision!r} does nothing, since {shown} is a folder: leave it out")
-        if (base := adapter_base(name)) is not None:
-            return check_model(base, trust_remote_code=trust_remote_code)
-    elif path.exists():
-        raise ValueError(f"{shown} is a file: name the folder that holds config.json and the weights")
-    elif path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or "\\" in name:
-        raise ValueError(f"{shown}: there is no such folder, and it is no name on the Hub (user/model)")
-    _check_parts(name, shown, revision=revision, trust_remote_code=trust_remote_code)
-
-
-def _check_parts(name: str, shown: str, **loading: Any) -> None:
-    """Checks the type and the tokenizer of a model, which transformers may replace by an empty one."""
-    code = "it comes with its own code: read it, then set --trust_remote_code"
+    shown, is_folder = f"model_name_or_path={name!r}", Path(name).is_dir()
+    if is_folder and revision not in (None, "main"):
+        raise ValueError(f"model_revision={revision!r} does nothing, since {shown} is a folder: leave it out")
+    if is_folder and (base := adapter_base(name)) is not None:
+        return check_model(base, trust_remote_code=trust_remote_code)
     try:
-        AutoConfig.from_pretrained(name, **loading)
+        AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except Exception as error:  # of any kind, from files of any content
-        if isinstance(error, OSError) and not Path(name).is_dir():
-            offline = ", and HF_HUB_OFFLINE is set" if os.environ.get("HF_HUB_OFFLINE") else ""
-            what = f"{shown} is no folder, and its config.json cannot be loaded from the Hub or its cache{offline}"
-            fix = "check the name and model_revision, or `hf auth login` if it is private or gated"
-            raise ValueError(f"{what}: {fix} ({one_line(error)})") from error
-        found = re.search(r"model type `(.*?)`", str(error))
-        unknown = f"a config.json without a known model_type ({one_line(error)[:120]})"
-        what = f"model_type={found[1]!r}" if found else unknown
-        fix = "upgrade transformers, or name a model of a type that it knows"
-        fix = code if "trust_remote_code" in str(error) else fix
-        raise ValueError(f"{shown} has {what}, which transformers {version} cannot load: {fix}") from error
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **loading)
-        found = "" if len(tokenizer) > len(set(tokenizer.all_special_ids)) else "no file with a vocabulary"
-    except Exception as error:
-        found = code if "trust_remote_code" in str(error) else one_line(error)[:120]
-    if found:
-        fix = "save it there with AutoTokenizer.from_pretrained(<base model>).save_pretrained(<folder>)"
-        raise ValueError(f"{shown} has no tokenizer that can be loaded ({found}): {fix}")
+        code = "set --trust_remote_code once you have read its code; " * ("trust_remote_code" in str(error))
+        what = "cannot be loaded" if is_folder else "is no folder, and cannot be loaded from the Hub"
+        raise ValueError(f"{shown} {what} (transformers {version}): {code}{one_line(error)}") from error
+    if len(tokenizer) == len(set(tokenizer.all_special_ids)):  # transformers makes an empty one if there are no files
+        raise ValueError(f"{shown} has no vocabulary for a tokenizer: save the base model's tokenizer there too")

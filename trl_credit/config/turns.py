@@ -37,13 +37,8 @@ class TurnKnobs:
             seen to make turns short and many. Ours.
     """
 
-    trace_unit: str = _turn(
-        "token",
-        "What leaves a trace: each token, or each turn with its mean log-probability.",
-        one_of("token", "turn"),
-        acts=(when(importance=TRACES), CUSTOM_CREDIT),
-    )
-    turn_average: bool = _turn(False, "Mean over the tokens of each turn, then over the turns of a response.")
+    trace_unit: str = _turn("token", one_of("token", "turn"), acts=(when(importance=TRACES), CUSTOM_CREDIT))
+    turn_average: bool = _turn(False)
 
     @property
     def corrects_by_turn(self) -> bool:

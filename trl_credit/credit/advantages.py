@@ -89,8 +89,7 @@ def trace_loss_weight(direction: str, *, decay: float, style: str = "recent", ma
     `past`: c_t = Σ_{k≤t} tr(t,k), the row sums of the trace (with `recent`, Σ_{l=0}^{t} g^l, as in Sec. 3.2). The paper
     multiplies them by [`confidence_weight`] (App. A.3).
     `future`: c_t = Σ_{l≥t} tr(l,t), its column sums: the coefficient that the ε-trace itself gives on-policy. This is
-    how S-trace reads the ε-weight (arXiv 2605.05965, App. D.1): it states that P-trace and both forms of GRPO-λ
-    coincide on-policy, which does not hold for `past`.
+    how S-trace reads the ε-weight (arXiv 2605.05965, App. D.1).
     Sums run over loss tokens. Since c_t ≥ 0, weighting the clipped loss is the same as weighting the advantage.
     """
     m_t = mask_t.to(torch.float64 if mask_t.dtype == torch.float64 else torch.float32)
@@ -105,9 +104,7 @@ def confidence_weight(logp_t: torch.Tensor, *, kind: str = "sigmoid", mask_t: to
     gradient, else it is detached. Since f ≥ 0, weighting the clipped loss is the same as weighting the advantage.
 
     `logp_t` holds log-probabilities in nats under the current policy at sampling temperature. f is 1 at masked tokens.
-    It is a soft clamp: the paper found it unstable to multiply by ℓ itself. Our copy of the paper lacks Algorithm 2, so
-    these are ours: f multiplies the sum of its token's trace (Sec. 3.2 computes traces once) instead of each term, tanh
-    has the same shift as σ, and the default has no gradient.
+    It is a soft clamp: the paper found it unstable to multiply by ℓ itself. `docs/theory.md` says what is ours.
     """
     name, _, gradient = kind.partition("_")
     logp_t = logp_t.to(torch.promote_types(logp_t.dtype, torch.float32))

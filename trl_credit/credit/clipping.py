@@ -33,12 +33,10 @@ def clip_ratio_alone(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """W′ and A′ for which PPO's min(ρ′A′, clip(ρ′)A′) is min(ρ, clip ρ)·A, in value and gradient.
 
-    This is Algorithm 1 of GRPO-λ (arXiv 2510.00194) as printed, for any W, ρ = exp(W). For A ≥ 0, and for A < 0 within
-    the clip range, the two minima agree: W′ = W, A′ = A. For A < 0 outside the range PPO takes max(ρ, clip ρ)·A, which
-    is unbounded above the range and has no gradient below it. Algorithm 1 is bounded and has no gradient above the
-    range, and is ρA with its gradient below it. (min(ρ, clip ρ) = min(ρ, 1 + ε_high): ε_low has no effect.) Where
-    A < 0 and ρ is outside the range, the value of ρ′ is 2 (1 + ε_high), which PPO does not clip. The gradient of W′ is
-    that of W if ρ is below the range, and 0 if ρ is above it. A′ is scaled so that ρ′A′ has the value of Algorithm 1.
+    This is Algorithm 1 of GRPO-λ (arXiv 2510.00194), for any W, ρ = exp(W). Where A ≥ 0 or ρ is within the clip range,
+    the two minima agree: W′ = W, A′ = A. Elsewhere the value of ρ′ is 2 (1 + ε_high), which PPO does not clip. The
+    gradient of W′ is that of W if ρ is below the range, and 0 if ρ is above it. A′ is scaled so that ρ′A′ has the value
+    of Algorithm 1. `docs/theory.md` says how the two forms differ.
 
     Args:
         log_weight (`torch.Tensor`):

@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ class Step(NamedTuple):
     is_floor: bool
 
 
+@dataclass
 class DifficultyBelief:
     """C⁺ = (1 − η_t) C⁻ + η_t y,  η_t = clip(η σ_t, η_min, 1): the difficulty anchor of HA-DW (arXiv 2601.08521, §3.1).
 
@@ -33,12 +35,8 @@ class DifficultyBelief:
     standard deviation of the last `window` beliefs, including C⁻. All are accuracies in [0, 1], kept as Python floats:
     ranks that receive the same accuracies hold the same belief to the last bit.
 
-    The paper gives neither η ("task-dependent") nor m, η_min or a start: the four are ours. Beliefs differ by
-    thousandths from batch to batch, so η = 1 hardly moves them. On a steady rise σ_t is the slope times √((m² − 1)/12),
-    and the belief lags by √(12/(m² − 1))/η, whatever the slope: 0.35 for η = 1 and m = 10, 0.06 for η = 6. Above about
-    η = 1/(the noise of y) the noise feeds itself: beliefs that jump make σ_t large. η = 6 stays below that for batches
-    of 64 responses or more, and passes on at most half of the noise that `"hard"` does. Once all beliefs in the window
-    agree, only η_min moves them. `docs/theory_difficulty.md` has the simulation behind these choices.
+    The paper gives neither η nor m, η_min or a start: the four are ours, from the simulation in
+    `docs/theory_difficulty.md`.
 
     * `"history"`: the equation above. For the first `window` batches, which give too few beliefs for σ_t, C is the mean
       of the accuracies so far.
@@ -61,22 +59,15 @@ class DifficultyBelief:
             The belief in `"fixed"` mode, in [0, 1].
     """
 
-    def __init__(
-        self,
-        mode: str = "history",
-        *,
-        window: int = 10,
-        rate: float = 6.0,
-        rate_min: float = 0.02,
-        threshold: float = 0.5,
-    ) -> None:
-        self.mode = mode
-        self.window = window
-        self.rate = rate
-        self.rate_min = rate_min
-        self.threshold = threshold
-        self._accuracies: deque[float] = deque(maxlen=window)
-        self._beliefs: deque[float] = deque(maxlen=window)
+    mode: str = "history"
+    window: int = 10
+    rate: float = 6.0
+    rate_min: float = 0.02
+    threshold: float = 0.5
+
+    def __post_init__(self) -> None:
+        self._accuracies: deque[float] = deque(maxlen=self.window)
+        self._beliefs: deque[float] = deque(maxlen=self.window)
 
     @property
     def belief(self) -> float | None:
@@ -110,13 +101,8 @@ class DifficultyBelief:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next updates depend on, as JSON types; JSON keeps floats exactly."""
-        return {
-            "version": _STATE_VERSION,
-            "mode": self.mode,
-            "window": self.window,
-            "accuracies": list(self._accuracies),
-            "beliefs": list(self._beliefs),
-        }
+        settings = {"version": _STATE_VERSION, "mode": self.mode, "window": self.window}
+        return settings | {"accuracies": list(self._accuracies), "beliefs": list(self._beliefs)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from what `state_dict` returned. A refused state changes nothing.
@@ -128,9 +114,9 @@ class DifficultyBelief:
         """
         expected = self.state_dict()
         for name in ("version", "mode", "window"):  # an average over one window cannot become one over another
-            saved, own = state[name], expected[name]
-            if saved != own:
-                raise ValueError(f"the difficulty belief was saved with {name}={saved!r}, not {own!r}")
+            if state[name] != expected[name]:
+                what = f"the difficulty belief was saved with {name}={state[name]!r}"
+                raise ValueError(f"{what}, not {expected[name]!r}")
         self._accuracies = deque(state["accuracies"], maxlen=self.window)
         self._beliefs = deque(state["beliefs"], maxlen=self.window)
 
@@ -182,9 +168,7 @@ def batch_accuracy(rewards: torch.Tensor, *, reward_range: tuple[float, float]) 
     return math.fsum(scored) / len(scored) if scored else math.nan
 
 
-def difficulty_weight(
-    advantages: torch.Tensor, *, p_hat: torch.Tensor, prior: float, scale: float = 1.3
-) -> torch.Tensor:
+def difficulty_weight(advantages: torch.Tensor, *, p_hat: torch.Tensor, prior: float, scale: float) -> torch.Tensor:
     """Φ = λ_scale · exp(D·|p̂ − C⁻|),  D = −sgn(A)·sgn(p̂ − C⁻): the factor on A of HA-DW (arXiv 2601.08521, §3.2).
 
     On a prompt harder than the belief (p̂ < C⁻) a right response gains weight and a wrong one loses weight; on an easier
@@ -197,7 +181,7 @@ def difficulty_weight(
             p̂ of the response's group, repeated to shape (N,). NaN (a group without a scored response) gives Φ = 1.
         prior (`float`):
             C⁻ in [0, 1].
-        scale (`float`, *optional*, defaults to `1.3`):
+        scale (`float`):
             λ_scale > 0 (the paper's Table 7; 1.5 scores 0.1 less).
 
     Returns:
@@ -226,6 +210,5 @@ def to_unit_interval(rewards: torch.Tensor, reward_range: tuple[float, float]) -
     outside = (unit < -_RANGE_TOLERANCE) | (unit > 1.0 + _RANGE_TOLERANCE)
     if outside.any():
         what = f"reward {rewards[outside][0].item()} is outside reward_range={tuple(reward_range)}"
-        sums = "smallest and the largest sum of the rewards in difficulty_reward, or of all for process_reward_weight"
-        raise ValueError(f"{what}: set reward_range=(lo, hi) to the {sums}")
+        raise ValueError(f"{what}: set reward_range=(lo, hi) to the smallest and the largest sum of its rewards")
     return unit.clamp(0.0, 1.0)

@@ -44,13 +44,8 @@ def future_kl_weight(
     Returns:
         `torch.Tensor`: shape (B, T), floating, detached; 1 outside of the mask.
 
-    Raises:
-        ValueError: `half_life` is not positive.
-
     Source: FIPO (arXiv 2603.19835).
     """
-    if not half_life > 0.0:
-        raise ValueError(f"half_life must be positive, got {half_life}")
     inside = mask_t.bool()
     drift_t = torch.where(inside, logp_t.detach() - old_logp_t, 0.0)
     counted_t = drift_t if ratio_max is None else drift_t.masked_fill(drift_t > math.log(ratio_max), 0.0)

@@ -36,7 +36,7 @@ class PolicyTerm:
         if self.loss_type == "cispo":  # TRL's `epsilon_high` is the bound itself here
             return ratio_t.detach().clamp(max=self.clip_range[1] - 1) * advantage_t * logp_t
         if self.loss_type == "vespo":
-            return self._gamma_weight(log_weight_t, advantage_t, mask_t) * advantage_t * logp_t
+            return self._gamma(log_weight_t, advantage_t, mask_t) * advantage_t * logp_t
         if self.loss_type == "sapo":
             slope_t = torch.where(advantage_t > 0, *self.temperatures).to(ratio_t.dtype)
             return torch.sigmoid(slope_t * (ratio_t - 1)) * (4 / slope_t) * advantage_t
@@ -44,9 +44,7 @@ class PolicyTerm:
         return torch.minimum(bounded_t * advantage_t, ratio_t.clamp(*self.clip_range) * advantage_t)
 
     @torch.no_grad()
-    def _gamma_weight(
-        self, log_weight_t: torch.Tensor, advantage_t: torch.Tensor, mask_t: torch.Tensor
-    ) -> torch.Tensor:
+    def _gamma(self, log_weight_t: torch.Tensor, advantage_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
         """φ(w) = w^k e^{λ(1 − w)}, w the ratio of the whole response (VESPO, as TRL has it)."""
         log_w = (log_weight_t.clamp(-20.0, 20.0) * mask_t).sum(-1, keepdim=True).clamp(-18.420680743952367, 20.0)
         (k, slope), (k_below, slope_below) = self.gammas
@@ -142,7 +140,6 @@ def travelled(
 
 def slope(gain_t: torch.Tensor, logp_t: torch.Tensor) -> torch.Tensor:
     """∂/∂ℓ of the sum of a gain, shapes (B, T), detached; 0 where it does not depend on ℓ."""
-    slope_t = None
-    if gain_t.requires_grad and logp_t.requires_grad:
-        (slope_t,) = torch.autograd.grad(gain_t.sum(), logp_t, retain_graph=True, allow_unused=True)
-    return torch.zeros_like(logp_t) if slope_t is None else slope_t
+    if not (gain_t.requires_grad and logp_t.requires_grad):
+        return torch.zeros_like(logp_t)
+    return torch.autograd.grad(gain_t.sum(), logp_t, retain_graph=True, materialize_grads=True)[0]

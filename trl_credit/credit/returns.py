@@ -71,9 +71,8 @@ def state_group_advantages(
     """A_{i,k} = A^E_i + ω A^S_{i,k}: GiGPO (arXiv 2505.10978), means only. Shapes (N, K) → (N, K).
 
     A^E_i = R_i − mean_j R_j over the group. A^S_{i,k} = R_{i,k} − mean of R_{j,l} over the steps of the *other*
-    responses of the group that begin in the same state; 0 if there are none. The paper's mean contains response i as
-    well. That is biased, since the policy decides how often a state is visited; leaving it out is ours. A^S gives
-    states that several responses reach more weight than others, in the paper as here.
+    responses of the group that begin in the same state; 0 if there are none. Leaving out the response itself is ours.
+    A^S gives states that several responses reach more weight than others, in the paper as here.
 
     Args:
         return_k (`torch.Tensor`):

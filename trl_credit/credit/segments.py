@@ -24,8 +24,7 @@ def cutpoint_boundaries(
     """U = {t : exp(ℓ°_t) < ρ}: segments that cover the row, with n members of U in each but the last (SPO, 2505.23564).
 
     The first segment begins at the first token, in the state x (Eq. 2), and every other one just before a member of U.
-    The text has a boundary after n cutpoints (Fig. 1), and leaves open where among the probable tokens up to the next
-    one; this is the released code's place. A row without a cutpoint is one segment.
+    A row without a cutpoint is one segment.
 
     Args:
         old_logp_t (`torch.Tensor`):
@@ -53,10 +52,10 @@ def cutpoint_boundaries(
     cut = (old_logp_t.detach().exp() < threshold) & mask_t
     if not include_last:
         cut = without_last(cut, mask_t=mask_t)
-    if num_segments is None:
-        boundaries = fixed_length_boundaries(interval, mask_t=cut)
-    else:
-        boundaries = fixed_count_boundaries(num_segments, mask_t=cut)
+    by_length = num_segments is None
+    boundaries = (
+        fixed_length_boundaries(interval, mask_t=cut) if by_length else fixed_count_boundaries(num_segments, mask_t=cut)
+    )
     if from_first_cutpoint:
         return boundaries
     return boundaries & (boundaries.cumsum(-1) > 1) | mask_t & (mask_t.cumsum(-1) == 1)
@@ -86,9 +85,8 @@ def fixed_count_boundaries(count: int, *, mask_t: torch.Tensor) -> torch.Tensor:
 def position_boundaries(positions: list[list[int]], *, mask_t: torch.Tensor) -> torch.Tensor:
     """Boundaries at the given positions of each row, except those that are no loss token. Bool, shape (B, T)."""
     boundaries = torch.zeros_like(mask_t, dtype=torch.bool)
-    for row, found in enumerate(positions):
-        inside = [p for p in found if 0 <= p < mask_t.size(1)]
-        boundaries[row, inside] = True
+    for row, of_row in enumerate(positions):
+        boundaries[row, [p for p in of_row if 0 <= p < mask_t.size(1)]] = True
     return boundaries & mask_t.bool()
 
 
@@ -173,11 +171,8 @@ def policy_iteration_loss(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`w (β Σ_{t∈seg}(ℓ_t − ℓ^ref_t) − A)²`, `w = min(exp Σ_{t∈seg}(ℓ_t − ℓ°_t), cap)` detached (SPO, App. B).
 
-    The appendix writes π(a|s). A is a difference between the values at the ends of a segment, so the segment is the
-    action, and its log-probability is the sum over its tokens. (Fitting every single token to the same A would be
-    another loss.) The loss is 0 once the log-ratio to the reference has reached A/β. The appendix gives the weight
-    π/π_old, but neither a cap nor whether it has a gradient: the cap and the detached weight are those of the released
-    code, which also halves this loss and uses β = 0.1.
+    The loss is 0 once the log-ratio to the reference has reached A/β. `docs/theory.md` says what the appendix leaves
+    open: the action is a segment, and the cap and the detached weight are those of the released code.
 
     Args:
         logp_t, old_logp_t, ref_logp_t, advantage_t, mask_t (`torch.Tensor`):

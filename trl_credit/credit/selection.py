@@ -16,8 +16,7 @@ def select_high_entropy(
     """z_k = 1 for the ⌈ρ·n⌉ tokens of highest entropy among the n loss tokens of each row; ties keep the earlier one.
 
     The quantile is per row, so no process needs another's tokens (S-trace, arXiv 2605.05965, Sec. 4.3). The trainer
-    passes the entropies of the current policy, recomputed in every update; the paper's text also fits those of π_old,
-    which are the same in the first update of a batch. ⌈ρ·n⌉ is ours: the paper says "top fraction".
+    passes the entropies of the current policy, recomputed in every update.
 
     Args:
         entropy_t (`torch.Tensor`):

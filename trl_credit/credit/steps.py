@@ -62,16 +62,14 @@ def split_math(text: str) -> list[int]:
     offsets = sorted({0, *cuts, len(text)})
     joined = [0]
     for end in offsets[1:]:
-        piece = text[joined[-1] : end]
-        too_short = len(piece.strip()) < SHORT_STEP and not piece.rstrip().endswith(".")
+        piece = text[joined[-1] : end].strip()
+        too_short = len(piece) < SHORT_STEP and not piece.endswith(".")
         if end == len(text) and too_short and len(joined) > 1:
             joined[-1] = end  # a short rest belongs to the step before it
         elif not too_short or end == len(text):
             joined.append(end)
-    halved = [0]
-    for begin, end in pairwise(joined):
-        halved += _halve(hidden, begin, end)
-    return halved if len(halved) > 1 else [0, len(text)]
+    ends = [end for begin, end in pairwise(joined) for end in _halve(hidden, begin, end)]
+    return [0, *(ends or [len(text)])]
 
 
 STEP_SPLITTERS: dict[str, StepSplitter] = {"newline": split_newlines, "gsm8k": split_gsm8k, "math": split_math}
@@ -104,8 +102,8 @@ def step_positions(ids: list[int], *, decode: Callable[[list[int]], str], splitt
 def _halve(hidden: str, begin: int, end: int) -> list[int]:
     """Ends of the parts of hidden[begin:end], none above `LONG_STEP` characters if there is a place to cut."""
     for pattern in _BREAKS if end - begin > LONG_STEP else ():
-        found = [begin + m.end() for m in re.finditer(re.escape(pattern), hidden[begin:end])]
-        places = [p for p in found if p - begin >= LEAST_HALF and end - p >= LEAST_HALF]
+        ends = [begin + m.end() for m in re.finditer(re.escape(pattern), hidden[begin:end])]
+        places = [p for p in ends if p - begin >= LEAST_HALF and end - p >= LEAST_HALF]
         if places:
             cut = min(places, key=lambda p: abs(p - (begin + end) / 2))
             return [*_halve(hidden, begin, cut), *_halve(hidden, cut, end)]

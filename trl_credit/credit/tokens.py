@@ -1,6 +1,6 @@
 """The data types of credit functions: `Tokens`, which they receive, and `Credit`, which they return."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -144,16 +144,16 @@ def as_batch(tokens: Tokens, **rows: Any) -> BatchTokens:
 
     `rows` are other attributes, such as `rewards` and `group_ids`.
     """
-    return BatchTokens(
-        **{
-            "logp_t": tokens.logp_t.detach(),
-            "advantage_t": wide(tokens.advantages).expand_as(tokens.logp_t),
-            "generator": torch.Generator().manual_seed(tokens.seed),
-            "mask_t": tokens.policy_mask_t,
-            **{name: getattr(tokens, name) for name in ("token_ids", "segment_ids", "turn_ids")},
-            **rows,
-        }
+    batch = BatchTokens(
+        logp_t=tokens.logp_t.detach(),
+        advantage_t=wide(tokens.advantages).expand_as(tokens.logp_t),
+        generator=torch.Generator().manual_seed(tokens.seed),
+        mask_t=tokens.policy_mask_t,
+        token_ids=tokens.token_ids,
+        segment_ids=tokens.segment_ids,
+        turn_ids=tokens.turn_ids,
     )
+    return replace(batch, **rows)
 
 
 def turn_numbers(written_t: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from functools import cached_property
 import torch
 
 from .scan import discounted_scan
-from .weights import masked, sequence_log_weight, sequence_token_log_weight, traced_sum
+from .weights import masked, sequence_log_weight, traced_sum
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,11 @@ def turn_token_log_weight(
     It allows an advantage per token. Its limits are those of [`turn_log_weight`], with
     [`~trl_credit.credit.weights.sequence_token_log_weight`] for one turn in every row.
     """
-    given = {"old_logp_t": old_logp_t, "mask_t": mask_t}
-    if not TurnTable(turn_ids, mask_t).has_several:
-        return sequence_token_log_weight(logp_t, **given)
-    value = turn_log_weight(logp_t.detach(), turn_ids=turn_ids, **given)
+    value = turn_log_weight(logp_t.detach(), old_logp_t=old_logp_t, turn_ids=turn_ids, mask_t=mask_t)
     return value + masked(logp_t - logp_t.detach(), mask_t)
 
 
-def eligible_turn_log_weight(
+def eligible_log_weight(
     logp_t: torch.Tensor,
     *,
     old_logp_t: torch.Tensor,
@@ -144,9 +141,6 @@ def eligible_turn_log_weight(
     Returns:
         `torch.Tensor`: shape (B, T).
 
-    Raises:
-        ValueError: `decay` is outside [0, 1].
-
     Source: the eligible weight of S-trace (arXiv 2605.05965), Sec. 4, with turns in place of tokens.
     """
     turns = TurnTable(turn_ids, mask_t)
@@ -159,7 +153,7 @@ def eligible_turn_log_weight(
     return value + own + turns.by_token(discounted_scan(left, decay=decay) - left)
 
 
-def lambda_trace_turn_log_weight(
+def lambda_trace_log_weight(
     logp_t: torch.Tensor,
     *,
     old_logp_t: torch.Tensor,
@@ -172,11 +166,8 @@ def lambda_trace_turn_log_weight(
 
     `W_t = (ℓ_t − ℓ°_t) + Σ_{σ<τ(t)} tr(τ(t),σ) (L_σ − L°_σ)`
 
-    L is as in [`eligible_turn_log_weight`], and tr as in [`~trl_credit.credit.weights.lambda_trace_log_weight`], with
+    L is as in [`eligible_log_weight`], and tr as in [`~trl_credit.credit.weights.lambda_trace_log_weight`], with
     numbers of turns in place of positions. With one turn in a row it is GRPO's weight.
-
-    Raises:
-        ValueError: `decay` is outside [0, 1] or `style` is unknown.
     """
     turns = TurnTable(turn_ids, mask_t)
     difference = masked(logp_t - old_logp_t, mask_t)

@@ -63,9 +63,6 @@ def eligible_log_weight(
     Returns:
         `torch.Tensor`: shape (B, T).
 
-    Raises:
-        ValueError: `decay` is outside [0, 1].
-
     Source: S-trace (arXiv 2605.05965), Sec. 4.
     """
     value = masked((logp_t - old_logp_t).detach(), mask_t)
@@ -87,24 +84,16 @@ def lambda_trace_log_weight(
     `style="recent"` (Eq. 1): tr(t,k) = g^{t−k}. `style="both"` (Eq. 2): tr(t,k) = max(g^{t−k}, g^k), k counts from
     the first token of the completion. Its value is not the ordinary log-ratio, so it clips far more often than GRPO.
 
-    Eq. 17 and 18 (App. A.3) print the same traces as matrices with a floor: no entry is below an ε, whose value the
-    text does not give. The floor is not offered. Eq. 1, Eq. 2 and Theorem 1 have none. With it, W would carry ε times
-    the log-ratio of every earlier token, however far back. As printed, the entries depend only on the column, so a
-    trace would not decay with distance. The ones on the diagonal are g^0 in the formulas above.
-
-    Raises:
-        ValueError: `decay` is outside [0, 1] or `style` is unknown.
+    The floor of Eq. 17 and 18 is left out, see `docs/theory.md`.
     """
     return traced_sum(masked(logp_t - old_logp_t, mask_t), decay=decay, style=style)
 
 
 def traced_sum(x_t: torch.Tensor, *, decay: float, style: str) -> torch.Tensor:
-    """Y_t = Σ_{k≤t} tr(t,k) x_k for tr of [`lambda_trace_log_weight`], in O(T). Shapes (B, T); errors as there."""
+    """Y_t = Σ_{k≤t} tr(t,k) x_k for tr of [`lambda_trace_log_weight`], in O(T). Shapes (B, T)."""
     scan = discounted_scan(x_t, decay=decay)
     if style == "recent":
         return scan
-    if style != "both":
-        raise ValueError(f"style must be 'recent' or 'both', got {style!r}")
     # max(g^{t-k}, g^k) is g^k up to the middle of the prefix and g^{t-k} after it
     t = torch.arange(x_t.size(-1), device=x_t.device)
     middle = t // 2
@@ -114,12 +103,10 @@ def traced_sum(x_t: torch.Tensor, *, decay: float, style: str) -> torch.Tensor:
 
 
 def traced_credit(c_t: torch.Tensor, *, decay: float, style: str) -> torch.Tensor:
-    """Σ_{t≥k} tr(t,k) c_t: the transpose of [`traced_sum`], in O(T). Shapes (B, T); errors as there."""
+    """Σ_{t≥k} tr(t,k) c_t: the transpose of [`traced_sum`], in O(T). Shapes (B, T)."""
     to_come = reverse_discounted_scan(c_t, decay=decay)
     if style == "recent":
         return to_come
-    if style != "both":
-        raise ValueError(f"style must be 'recent' or 'both', got {style!r}")
     # tr(t,k) is g^{t-k} while t < 2k and g^k from there on
     k = torch.arange(c_t.size(-1), device=c_t.device)
     past_end = (0, c_t.size(-1) + 1)

@@ -48,46 +48,39 @@ _NORMAL = [
 
 @dataclass
 class CleaningReport:
-    """What was done with the rows of a set; `str()` of it is one line. Rare cases are listed by id, others counted."""
+    """What was done with the rows of a set; `str()` of it is one line.
+
+    Attributes:
+        dropped: The ids of the rows that were dropped, by the reason.
+        still_damaged: The ids of rows with damaged LaTeX that were kept.
+    """
 
     name: str
     rows: int
     kept: int = 0
     repaired: int = 0
-    chinese: int = 0
-    duplicates: int = 0
-    too_long: int = 0
-    damaged: list[str] = field(default_factory=list)
+    dropped: dict[str, list[str]] = field(default_factory=dict)
     still_damaged: list[str] = field(default_factory=list)
-    without_gold: list[str] = field(default_factory=list)
-    conflicting: list[str] = field(default_factory=list)
-    overlap: dict[str, list[str]] = field(default_factory=dict)
+
+    def drop(self, reason: str, rows: Iterable[dict]) -> None:
+        """Counts rows as dropped."""
+        if ids := [row["id"] for row in rows]:
+            self.dropped.setdefault(reason, []).extend(ids)
 
     def __str__(self) -> str:
-        dropped = {
-            "Chinese": self.chinese,
-            "with damaged LaTeX": self.damaged,
-            "without a gold": self.without_gold,
-            "duplicates": self.duplicates,
-            "with conflicting golds": self.conflicting,
-            **{f"that are in {name}": ids for name, ids in self.overlap.items()},
-            "with too long a prompt": self.too_long,
-        }
-        counted = ", ".join(_counted(rows, what) for what, rows in dropped.items() if rows)
-        text = f"{self.name}: {self.kept:,} of {self.rows:,} rows"
-        text += f"; dropped {counted}" if counted else ""
-        text += f"; repaired the LaTeX of {self.repaired:,}" if self.repaired else ""
-        return text + (f"; kept {_counted(self.still_damaged, 'with damaged LaTeX')}" if self.still_damaged else "")
+        dropped = ", ".join(_counted(ids, reason) for reason, ids in self.dropped.items())
+        parts = [f"dropped {dropped}"] if dropped else []
+        parts += [f"repaired the LaTeX of {self.repaired:,}"] if self.repaired else []
+        parts += [f"kept {_counted(self.still_damaged, 'with damaged LaTeX')}"] if self.still_damaged else []
+        return "; ".join([f"{self.name}: {self.kept:,} of {self.rows:,} rows", *parts])
 
     @property
     def changed(self) -> bool:
-        return self.kept != self.rows or bool(self.repaired or self.still_damaged)
+        return bool(self.dropped or self.repaired or self.still_damaged)
 
 
-def _counted(rows: int | list[str], what: str) -> str:
-    if isinstance(rows, int):
-        return f"{rows:,} {what}"
-    return f"{len(rows):,} {what} ({', '.join(rows[:5])}{', …' if len(rows) > 5 else ''})"
+def _counted(ids: list[str], what: str) -> str:
+    return f"{len(ids):,} {what} ({', '.join(ids[:5])}{', …' if len(ids) > 5 else ''})"
 
 
 def repair_latex(text: str) -> str:
@@ -146,21 +139,21 @@ def clean(
     report = CleaningReport(name, rows=len(rows))
     kept, repaired = [], set()
     for row in rows:
-        if english and _CHINESE.search(row["problem"]):
-            report.chinese += 1
-            continue
         problem = repair_latex(row["problem"])
-        if is_damaged(problem):
-            (report.damaged if drop else report.still_damaged).append(row["id"])
-            if drop:
-                continue
+        damaged = is_damaged(problem)
+        if english and _CHINESE.search(row["problem"]):
+            report.drop("Chinese", [row])
+        elif drop and damaged:
+            report.drop("with damaged LaTeX", [row])
         elif drop and not (row["answer"] or "").strip():
-            report.without_gold.append(row["id"])
-            continue
-        if problem != row["problem"]:
-            repaired.add(row["id"])
-            row = {**row, "problem": problem}
-        kept.append(row)
+            report.drop("without a gold", [row])
+        else:
+            if damaged:
+                report.still_damaged.append(row["id"])
+            if problem != row["problem"]:
+                repaired.add(row["id"])
+                row = {**row, "problem": problem}
+            kept.append(row)
     if distinct:
         kept = _distinct(kept, report)
     report.repaired = sum(row["id"] in repaired for row in kept)
@@ -175,10 +168,10 @@ def _distinct(rows: list[dict], report: CleaningReport) -> list[dict]:
     kept = []
     for group in copies.values():
         if len({row["answer"] for row in group}) > 1:
-            report.conflicting += [row["id"] for row in group]
+            report.drop("with conflicting golds", group)
         else:
             kept.append(group[0])
-            report.duplicates += len(group) - 1
+            report.drop("duplicates", group[1:])
     return kept
 
 
@@ -195,10 +188,10 @@ def find_overlap(problems: Iterable[str], evaluation: Mapping[str, Iterable[str]
             equal.setdefault(key, name)
             if len(key) >= SHORTEST_OPENING:
                 openings.setdefault(key[:SHORTEST_OPENING], []).append((key, name))
-    found: dict[str, list[int]] = {name: [] for name in evaluation}
+    rows: dict[str, list[int]] = {}
     for number, key in enumerate(map(normalise, problems)):
         candidates = openings.get(key[:SHORTEST_OPENING], [])
         name = equal.get(key) or next((n for start, n in candidates if key.startswith(start)), None)
         if name is not None:
-            found[name].append(number)
-    return {name: numbers for name, numbers in found.items() if numbers}
+            rows.setdefault(name, []).append(number)
+    return rows

@@ -11,9 +11,11 @@ from datasets import Dataset
 
 from ..demo import TASKS
 from ..rewards.reasoning_gym import reasoning_gym_rows
+from ..support.conversation import asked_in
+from ..support.errors import one_line
 from .cleaning import CleaningReport, clean, find_overlap
-from .prompts import IDS, as_prompts, find_column, problems, prompt_ids, row_id
-from .readers import FILE_FORMATS, place
+from .prompts import IDS, as_prompts, find_column, prompt_ids, row_id
+from .readers import FILE_FORMATS
 from .sets import PROMPT_STYLES, SETS, PromptStyle, resolve_style
 from .sources import load_known, load_other
 
@@ -62,21 +64,17 @@ def load_from_arguments(
         raise ValueError("there is no data: set --dataset_name")
     settings = {name.removeprefix("dataset_"): value for name, value in vars(arguments).items()}
     style = resolve_style(settings.pop("prompt_style"))
-    chat = style.chat and tokenizer.chat_template is not None
-    return load_prompts(
-        **settings, style=style, conversational=chat, tokenizer=tokenizer, seed=seed, needs_answers=needs_answers
-    )
+    settings["conversational"] = style.chat and tokenizer.chat_template is not None
+    return load_prompts(**settings, style=style, tokenizer=tokenizer, seed=seed, needs_answers=needs_answers)
 
 
 def hub_source(arguments: DataArguments) -> tuple[str | None, str | None]:
     """Hub id and revision of what the flags load; `None` if it comes from elsewhere."""
     name, revision = arguments.dataset_name, arguments.dataset_revision
-    if name is None or name in TASKS or name.startswith(_GYM) or Path(name).suffix.lower() in FILE_FORMATS:
-        return None, None
-    if name not in SETS:
-        return name, revision
-    known = SETS[name]
-    return (None, None) if arguments.data_dir is not None else (known.repo, revision or known.revision)
+    if name in SETS and arguments.data_dir is None:
+        return SETS[name].repo, revision or SETS[name].revision
+    is_elsewhere = name is None or name in {*SETS, *TASKS} or name.startswith(_GYM)
+    return (None, None) if is_elsewhere or Path(name).suffix.lower() in FILE_FORMATS else (name, revision)
 
 
 def load_prompts(
@@ -140,34 +138,37 @@ def load_prompts(
     style = resolve_style(style)
     if max_prompt_tokens is not None and tokenizer is None:
         raise ValueError("max_prompt_tokens needs a tokenizer")
-    known = name in SETS or name.startswith(_GYM)
-    if known and (prompt_column or answer_column):
-        raise ValueError(f"leave out --prompt_column and --answer_column: the columns of {name!r} are known")
+    is_task = name.startswith(_GYM)
     if name in SETS:
-        if config is not None:
-            raise ValueError(f"leave out --dataset_config: that of {name!r} is known")
         source, report = _load_set(name, data_dir=data_dir, revision=revision, split=split)
+    elif is_task:
+        source = Dataset.from_list(reasoning_gym_rows(name.removeprefix(_GYM), settings=_mapping(config), seed=seed))
     else:
-        if known:
-            rows = reasoning_gym_rows(name.removeprefix(_GYM), settings=_settings(config), seed=seed)
-            source = Dataset.from_list(rows)
-        else:
-            source = load_other(name, revision=revision, split=split, config=config)
+        source = load_other(name, revision=revision, split=split, config=config)
+    if name not in SETS:
         report = CleaningReport(name, rows=len(source))
-    if known:
+    if name in SETS or is_task:
+        if prompt_column or answer_column or (config is not None and not is_task):
+            flags = "--prompt_column, --answer_column and --dataset_config"
+            raise ValueError(f"leave out {flags}: those of {name!r} are known")
         prompt_column, answer_column = "problem", "answer"
     else:
         prompt_column = find_column(source, name, prompt_column, _PROMPT_COLUMNS, "--prompt_column")
         if needs_answers or answer_column is not None or set(_ANSWER_COLUMNS) & set(source.column_names):
             answer_column = find_column(source, name, answer_column, _ANSWER_COLUMNS, "--answer_column")
     data = as_prompts(source, name, prompt_column, answer_column, style=style, conversational=conversational)
+    dropped: set[int] = set()
     if decontaminate:
-        data = _without_overlap(data, problems(source, name, prompt_column), report, decontaminate, data_dir)
+        overlap = find_overlap(map(asked_in, source[prompt_column]), _evaluation_sets(name, decontaminate, data_dir))
+        for known, rows in overlap.items():
+            report.drop(f"that are in {known}", data.select(rows))
+            dropped.update(rows)
     if max_prompt_tokens is not None:
-        lengths = (len(prompt_ids(tokenizer, prompt)) for prompt in data["prompt"])
-        fits = [i for i, length in enumerate(lengths) if length <= max_prompt_tokens]
-        report.too_long = len(data) - len(fits)
-        data = data.select(fits)
+        lengths = [len(prompt_ids(tokenizer, prompt)) for prompt in data["prompt"]]
+        long = [i for i, length in enumerate(lengths) if length > max_prompt_tokens and i not in dropped]
+        report.drop("with too long a prompt", data.select(long))
+        dropped.update(long)
+    data = data.select([i for i in range(len(data)) if i not in dropped])
     report.kept = len(data)
     data.info.description = str(report) if report.changed else ""
     # a warning, since the set is not the published one
@@ -179,15 +180,12 @@ def load_prompts(
 
 def warn_of_unknown_tokens(prompts: Sequence[str | list[dict]], tokenizer: "PreTrainedTokenizerBase") -> None:
     """Logs a warning if a quarter of the prompts' tokens are unknown: such a model can hardly read them."""
-    texts = [prompt if isinstance(prompt, str) else str(prompt[-1]["content"]) for prompt in prompts]
-    ids = [token for text in texts for token in tokenizer(text)["input_ids"]]
+    ids = [token for prompt in prompts for token in tokenizer(asked_in(prompt))["input_ids"]]
     unknown = ids.count(tokenizer.unk_token_id)
     if tokenizer.unk_token_id is not None and 4 * unknown > len(ids):
+        what = f"the model's tokenizer does not know {unknown} of the first {len(ids)} tokens of the data"
         logger.warning(
-            "the model's tokenizer does not know %d of the first %d tokens of the data: set --model_name_or_path (the "
-            "embedded model knows only the characters of its own task)",
-            unknown,
-            len(ids),
+            "%s: set --model_name_or_path (the embedded model knows only the characters of its own task)", what
         )
 
 
@@ -208,8 +206,8 @@ def _load_set(
             if not isinstance(rows[-1]["problem"], str):
                 raise ValueError("no problem")
         # a file of that name may have any shape
-        except (AttributeError, KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{where!r} is not the set {name!r}: {place(source, i)}: {error}") from error
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(f"{where!r} is not the set {name!r}: row {i}: {error}") from error
     rows, report = clean(rows, name=name, drop=not known.evaluation, english=known.english, distinct=known.distinct)
     if not rows:
         raise ValueError(f"{where!r} has no rows")
@@ -219,30 +217,20 @@ def _load_set(
     return data, report
 
 
-def _without_overlap(
-    data: Dataset, texts: list[str], report: CleaningReport, decontaminate: Sequence[str], data_dir: str | None
-) -> Dataset:
+def _evaluation_sets(name: str, decontaminate: Sequence[str], data_dir: str | None) -> dict[str, list[str]]:
+    """The problems of the sets of `--decontaminate`, by name."""
     sets = [known for known in SETS if SETS[known].evaluation] if "all" in decontaminate else decontaminate
-    testable = [known for known in SETS if "test" in SETS[known].splits]
-    if unknown := [known for known in sets if known not in testable]:
-        choices = ", ".join(testable)
+    if unknown := [known for known in sets if known not in SETS or "test" not in SETS[known].splits]:
+        choices = ", ".join(known for known in SETS if "test" in SETS[known].splits)
         raise ValueError(f"{unknown[0]!r} is not an evaluation set: set --decontaminate to all or some of {choices}")
-    if report.name in sets and SETS[report.name].evaluation:
-        raise ValueError(f"{report.name!r} is itself in --decontaminate: name other sets")
-    evaluation = {
-        known: _load_set(known, data_dir=data_dir, revision=None, split="test")[0]["problem"] for known in sets
-    }
-    found, ids = find_overlap(texts, evaluation), data["id"]
-    report.overlap = {known: [ids[i] for i in numbers] for known, numbers in found.items()}
-    inside = {i for numbers in found.values() for i in numbers}
-    return data.select([i for i in range(len(data)) if i not in inside])
+    if name in sets and SETS[name].evaluation:
+        raise ValueError(f"{name!r} is itself in --decontaminate: name other sets")
+    return {known: _load_set(known, data_dir=data_dir, revision=None, split="test")[0]["problem"] for known in sets}
 
 
-def _settings(config: str | dict | None) -> dict:
+def _mapping(config: str | dict | None) -> dict:
     try:
-        settings = yaml.safe_load(config) if isinstance(config, str) else config or {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"--dataset_config cannot be read as YAML: {error}") from error
-    if not isinstance(settings, dict):
-        raise ValueError(f"--dataset_config of a task must be like '{{size: 1000}}', not {config!r}")
-    return settings
+        return dict((yaml.safe_load(config) if isinstance(config, str) else config) or {})
+    except (yaml.YAMLError, TypeError, ValueError) as error:
+        what = f"--dataset_config of a task must be like '{{size: 1000}}', not {config!r}"
+        raise ValueError(f"{what}: {one_line(error)}") from error

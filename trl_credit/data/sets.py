@@ -1,6 +1,6 @@
 """The data sets that are known by name, how a row of each is read, and the prompts of the papers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from typing import Any
@@ -20,7 +20,7 @@ class Split:
 
     hub: str
     config: str | None = None
-    files: tuple[str, ...] = ()
+    files: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,16 @@ class DataSet:
     """A set of problems.
 
     Args:
-        repo, revision (`str`):
-            Repository on the Hub and the commit it is pinned to, 40 hexadecimal digits; `None` if none is known.
+        repo (`str`):
+            Repository on the Hub.
         read (`Callable`):
             Maps a row of the Hub or of a file to a dict with `problem`, `answer` and what else the set has.
         licence (`str`):
             Licence of the data, as far as it is known.
         splits (`dict[str, Split]`):
             Splits by name; the first is the default.
+        revision (`str`, *optional*):
+            The commit that it is pinned to, 40 hexadecimal digits.
         evaluation (`bool`):
             Whether the set is for evaluation: cleaning drops no rows, and `decontaminate="all"` includes it.
         english, distinct, copies (`bool`):
@@ -46,10 +48,10 @@ class DataSet:
     """
 
     repo: str
-    revision: str | None
     read: Callable[[dict], dict]
     licence: str
     splits: dict[str, Split]
+    revision: str | None = None
     evaluation: bool = False
     english: bool = False
     distinct: bool = False
@@ -71,14 +73,15 @@ class PromptStyle:
 
 
 def read_problem(row: dict) -> dict:
-    """Reads `problem`, `question` or `prompt` with an `answer`: most sets, and the files of all."""
-    return _problem(_first(row, "problem", "question", "prompt"), _first(row, "answer"))
+    """Reads `problem`, `question` or `prompt` with an `answer`, or a `final_answer`, which is a list with one entry or
+    several: most sets, and the files of all."""
+    return _problem(_first(row, "problem", "question", "prompt"), _first(row, "final_answer", "answer"))
 
 
 def read_gsm8k(row: dict) -> dict:
     """`answer` may be the solution that ends in `#### 72`."""
-    found = read_problem(row)
-    return {**found, "answer": (found["answer"] or "").rpartition("####")[2].strip()}
+    problem = read_problem(row)
+    return {**problem, "answer": (problem["answer"] or "").rpartition("####")[2].strip()}
 
 
 def read_math(row: dict) -> dict:
@@ -86,11 +89,6 @@ def read_math(row: dict) -> dict:
     answer = row["answer"] if "answer" in row else extract_answer(_first(row, "solution")) or ""
     level = str(row.get("level", "")).removeprefix("Level ")
     return _problem(_first(row, "problem"), answer, level=int(level) if level.isdecimal() else None)
-
-
-def read_olympiadbench(row: dict) -> dict:
-    """`final_answer` is a list, with one entry or several."""
-    return _problem(_first(row, "problem", "question"), _first(row, "final_answer", "answer"))
 
 
 def read_dapo(row: dict) -> dict:
@@ -163,9 +161,9 @@ def _from_yaml(name: str) -> dict[str, dict]:
     return yaml.safe_load((files(__package__) / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
-def _data_set(read: str = "problem", revision: str | None = None, *, splits: dict[str, dict], **fields: Any) -> DataSet:
-    found = {name: Split(**{**split, "files": tuple(split.get("files", ()))}) for name, split in splits.items()}
-    return DataSet(read=globals()[f"read_{read}"], revision=revision, splits=found, **fields)
+def _data_set(read: str = "problem", *, splits: dict[str, dict], **fields: Any) -> DataSet:
+    splits = {name: Split(**split) for name, split in splits.items()}
+    return DataSet(read=globals()[f"read_{read}"], splits=splits, **fields)
 
 
 SETS = {name: _data_set(**fields) for name, fields in _from_yaml("sets").items()}

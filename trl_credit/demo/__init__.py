@@ -40,8 +40,8 @@ DEMO_SEGMENTS = {
 def demo_settings(config_class: type, *, task: DemoTask = DEMO, **knobs: Any) -> dict[str, Any]:
     """Arguments of a configuration class for a run on an embedded task: its settings, those of `DEMO_SEGMENTS` that
     have an effect with this class and these knobs, and the knobs, which override both."""
-    given = task.settings | knobs
-    return active_part(DEMO_SEGMENTS, defaults(config_class) | DEMO_SEGMENTS | given) | given
+    settings = task.settings | knobs
+    return active_part(DEMO_SEGMENTS, defaults(config_class) | DEMO_SEGMENTS | settings) | settings
 
 
 def demo_model_path(task: DemoTask = DEMO) -> str:

@@ -6,8 +6,8 @@
 
 import shlex
 from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
-from importlib.metadata import packages_distributions, version
+from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..observe.sampling import describe_sampling
 from ..presets import PRESETS
 from ..runs.model_identity import embedded_task
 from ..support.files import write_atomically
-from .describe import describe_credit, function_comments, own_functions, preset_of
+from .describe import describe_credit, function_comments, preset_of
 from .evaluation import read_evaluation
 from .markdown import escape, fenced
 from .papers import papers_of
@@ -98,7 +98,8 @@ def write_model_card(
         `Path`: path of the card.
     """
     args, folder = trainer.args, Path(trainer.args.output_dir)
-    public = Public(*({f.name: getattr(part, f.name, None) for f in fields(part)} for part in (args, *choices)))
+    rows = describe_credit(args)
+    public = Public(args.hub_token)
     base_model = _hub_base(trainer)
     if recipe is None:
         algo = next((name for name, preset in PRESETS.items() if preset is trainer.preset), None)
@@ -106,8 +107,9 @@ def write_model_card(
         # without a model the command would train the embedded one
         model = base_model or (LOCAL_MODEL if task is None else None if task is DEMO else task.name)
         recipe = {key: x for key, x in (("algo", algo), ("model_name_or_path", model)) if x is not None}
-    recipe = recipe_of(args, choices, public, more=recipe)
-    settings = f"{_comments(trainer, choices, public)}\n{to_yaml(recipe)}".lstrip()
+    rewards = [] if any(hasattr(part, "reward") for part in choices) else trainer.reward_func_names
+    comments = public.text(function_comments(args, rewards=rewards))
+    settings = f"{comments}{to_yaml(recipe_of(args, choices, public, more=recipe))}"
     write_atomically(folder / "recipe.yaml", settings)
     plot = folder / "credit_plot.png"
     plot.unlink(missing_ok=True)  # an earlier run's, if this one has nothing to draw
@@ -116,10 +118,7 @@ def write_model_card(
     repo_name = public.text(trainer.hub_model_id or args.hub_model_id or model_name or folder.resolve().name)
     own = {folder.resolve().name, repo_name.split("/")[-1], f"checkpoint-{trainer.state.global_step}"}
     evaluation, results = read_evaluation(folder, own, public)
-    data = _public_data(data or _data_of(trainer, dataset_name), public)
-    packages = list(PACKAGES)
-    if args.use_vllm and args.vllm_mode == "colocate":
-        packages += packages_distributions().get("vllm", [])[:1]  # builds for other hardware have other names
+    data = _public_data(trainer, data, dataset_name, public)
     card = ModelCard.from_template(
         ModelCardData(
             base_model=base_model,
@@ -139,9 +138,9 @@ def write_model_card(
         repo_name=repo_name,
         algorithm=public.text(name),
         preset=preset_of(args),
-        credit=[row._replace(value=public.text(row.value)) for row in describe_credit(args)],
-        own=own_functions(args),
-        sampling=describe_sampling(args, trainer.state.log_history),
+        credit=[row._replace(value=public.text(row.value)) for row in rows],
+        own=[row.name for row in rows if row.name in args.custom_functions() and row.published],  # not the preset's
+        sampling=describe_sampling(args),
         updates=args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps,
         rewards=[row["reward"] for row in trainer.state.log_history if row.get("reward") is not None],
         data=data,
@@ -150,7 +149,7 @@ def write_model_card(
         command=command and shlex.join([*launcher_words(command, public), "--config", "recipe.yaml"]),
         evaluation=evaluation,
         images={name: title for name, title in IMAGES.items() if (folder / name).is_file()},
-        packages=packages,
+        packages=PACKAGES,
         papers=papers_of(args),
     )
     path = folder / "README.md"
@@ -158,23 +157,14 @@ def write_model_card(
     return path
 
 
-def _comments(trainer: CardTrainer, choices: tuple[Any, ...], public: Public) -> str:
-    named = any(hasattr(part, "reward") for part in choices)
-    rewards = [] if named else trainer.reward_func_names
-    comments = function_comments(trainer.args, rewards=rewards)
-    return "\n".join(map(public.text, comments.splitlines()))
-
-
-def _data_of(trainer: CardTrainer, hub_id: str | None) -> TrainingData:
-    """What a trainer knows of its training set."""
-    dataset = trainer.train_dataset
-    name = hub_id or getattr(getattr(dataset, "info", None), "dataset_name", None)
-    return TrainingData(name, len(dataset) if hasattr(dataset, "__len__") else None, hub_id)
-
-
-def _public_data(data: TrainingData, public: Public) -> TrainingData:
+def _public_data(trainer: CardTrainer, data: TrainingData | None, hub_id: str | None, public: Public) -> TrainingData:
+    """What may be shown of the training set; by default what the trainer knows of it."""
+    if data is None:
+        dataset = trainer.train_dataset
+        name = hub_id or getattr(getattr(dataset, "info", None), "dataset_name", None)
+        data = TrainingData(name, len(dataset) if hasattr(dataset, "__len__") else None, hub_id)
     texts = {name: public.text(x) for name, x in vars(data).items() if isinstance(x, str)}
-    is_on_hub = data.hub_id is not None and texts["hub_id"] == data.hub_id and _is_repo_id(data.hub_id)
+    is_on_hub = texts.get("hub_id") == data.hub_id and _is_repo_id(data.hub_id)
     return replace(data, **texts | {"hub_id": data.hub_id if is_on_hub else None})
 
 

@@ -10,7 +10,7 @@ from ..config import CreditConfig, active_part, defaults
 from ..config.algorithm import class_of, settings_of
 from ..config.knobs import knobs_of
 from ..presets import PRESETS, Preset
-from ..support.digests import FunctionSource, function_label
+from ..support.digests import function_label
 from ..support.functions import is_object_name, short_name, source_of
 from .recipe import PRIVATE, TRL_FIELDS, build
 
@@ -20,7 +20,7 @@ PARTS = {
     "weight W": "credit importance selector selective_rate leave_own_out trace_lambda gamma trace_style trace_unit "
     "behavior_logps",
     "advantage A": "rollouts baseline scale_rewards",
-    "batch": "groups group_signal max_copies max_refills refill_surplus prompt_sampler prompt_floor retire_above",
+    "batch": "groups group_signal max_copies max_refills prompt_sampler prompt_floor retire_above",
     "mask M": "token_mask probability_threshold top_entropy_quantile mask_truncated_completions",
     "loss": "loss_type prompt_average turn_average policy_loss clip_form epsilon epsilon_high beta dull_kl loss_weight "
     "loss_weight_confidence num_iterations tree_rows replay_iterations replay_cap released_code",
@@ -50,37 +50,28 @@ def describe_credit(args: CreditConfig) -> list[Setting]:
     preset = preset_of(args)
     published = args if preset is None else build(preset.config, output_dir=args.output_dir, report_to="none")
     own = defaults(type(args))  # of a knob that only a subclass of the preset's configuration declares
-    functions: dict[str, list[str]] = {}
-    for function in custom_functions(args):
-        text = f"{function.text}: “{function.doc}”" if function.doc else function.text
-        functions.setdefault(function.setting, []).append(text)
+    functions = custom_functions(args)
     rows = []
     for part, names in _names(args).items():
         for name in names:
             value, default = getattr(args, name), getattr(published, name, own.get(name))
             if value is not None or default is not None or name in functions:
-                shown = "; ".join(functions.get(name, [_shown(value)]))
+                shown = functions.get(name, _shown(value))
                 rows.append(Setting(part, name, shown, _shown(default) if value != default else ""))
     return rows
 
 
-def own_functions(args: CreditConfig) -> list[str]:
-    """The settings that have a custom function which is not the preset's."""
-    custom = args.custom_functions()
-    return [row.name for row in describe_credit(args) if row.name in custom and row.published]
-
-
 def _names(args: CreditConfig) -> dict[str, list[str]]:
+    """The fields that have an effect, by part."""
     knobs = knobs_of(type(args))
     named = {f.name: getattr(args, f.name) for f in fields(args) if f.name in TRL_FIELDS or f.name in knobs}
     active = active_part(named, vars(args), knobs)
-    found = {part: [name for name in names.split() if name in active] for part, names in PARTS.items()}
-    without_effect = [name for name, knob in knobs.items() if not knob.changes_loss]
-    own = [setting.name for setting in settings_of(class_of(args.credit))]  # of custom credit, beside its name
-    found["weight W"][1:1] = [name for name in own if name in active]
-    elsewhere = {*own, *TRL_FIELDS, *without_effect, *PRIVATE, *" ".join(PARTS.values()).split()}
-    found["advantage A"] += [name for name in active if name not in elsewhere]
-    return found
+    names = {part: [name for name in listed.split() if name in active] for part, listed in PARTS.items()}
+    of_credit = [setting.name for setting in settings_of(class_of(args.credit)) if setting.name in active]
+    names["weight W"][1:1] = of_credit  # of custom credit, beside its name
+    elsewhere = {*of_credit, *TRL_FIELDS, *PRIVATE, *" ".join(PARTS.values()).split()}
+    names["advantage A"] += [x for x in active if x not in elsewhere and (x not in knobs or knobs[x].changes_loss)]
+    return names
 
 
 def _shown(value: Any) -> str:
@@ -93,33 +84,20 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-class CustomFunction(NamedTuple):
-    """A function from outside of the package.
-
-    Attributes:
-        setting: The field that names it.
-        text: "half of mine.py, SHA-256 1a2b…", of the file as it was loaded (of the source of a function without file).
-        doc: First line of its docstring.
-        given_as: The field that got it as an object, which a recipe cannot hold. Empty if it has a name.
-    """
-
-    setting: str
-    text: str
-    doc: str = ""
-    given_as: str = ""
-
-
-def custom_functions(args: CreditConfig) -> list[CustomFunction]:
-    """The custom functions that compute credit."""
-    found = []
+def custom_functions(args: CreditConfig) -> dict[str, str]:
+    """The custom functions that compute credit, by their setting: "half of mine.py, SHA-256 1a2b…: “docstring”". The
+    digest is that of the file as it was loaded, or of the source of a function without file."""
+    texts = {}
     for setting, name in args.custom_functions().items():
-        given_as = setting if is_object_name(name) else ""
         try:
-            text, doc = _text(_name(name), source_of(name, what=setting)), _first_line(args.custom_function(setting))
+            source, doc = source_of(name, what=setting), _first_line(args.custom_function(setting))
         except ValueError:
-            text, doc = f"{_name(name)}, whose file is gone", ""
-        found.append(CustomFunction(setting, text, doc, given_as))
-    return found
+            texts[setting] = f"{_name(name)}, whose file is gone"
+            continue
+        file = source.file.name if source.file is not None else "no file"
+        digest = "no source" if source.digest is None else f"SHA-256 {source.digest}"
+        texts[setting] = f"{_name(name)} of {file}, {digest}" + (f": “{doc}”" if doc else "")
+    return texts
 
 
 def function_comments(args: CreditConfig, *, rewards: Collection[str] = ()) -> str:
@@ -127,25 +105,20 @@ def function_comments(args: CreditConfig, *, rewards: Collection[str] = ()) -> s
 
     `rewards` are the names of rewards that no setting names.
     """
+    names, fix = args.custom_functions(), "put it into a file, and name it file.py:function"
     lines = []
-    unnamed = [CustomFunction("reward", name, given_as="reward") for name in rewards]
-    for function in [*custom_functions(args), *unnamed]:
-        lines.append(f"{function.setting}: {function.text}")
-        if function.given_as:
-            fix = "put it into a file, and name it file.py:function"
-            lines.append(f"{function.given_as} was given as an object, which no recipe can hold: {fix}")
-    # a name may hold line ends and characters that YAML does not take
-    return "".join(f"# {''.join(c if c.isprintable() else '?' for c in line)}\n" for line in lines)
+    for setting, text in [*custom_functions(args).items(), *(("reward", name) for name in rewards)]:
+        # a name may hold line ends and characters that YAML does not take
+        shown = "".join(c if c.isprintable() else "?" for c in text.partition(": “")[0])
+        lines.append(f"# {setting}: {shown}\n")
+        if setting not in names or is_object_name(names[setting]):
+            lines.append(f"# {setting} was given as an object, which no recipe can hold: {fix}\n")
+    return "".join(lines)
 
 
 def _name(setting: str) -> str:
     """ "f" of "folder/file.py:f", of "package.module.f" and of "f@1a2b3c4d", which was given as an object."""
     return short_name(setting).rpartition(":")[2].rpartition(".")[2]
-
-
-def _text(name: str, source: FunctionSource) -> str:
-    file = source.file.name if source.file is not None else "no file"
-    return f"{name} of {file}, {'no source' if source.digest is None else f'SHA-256 {source.digest}'}"
 
 
 def _first_line(function: Callable) -> str:

@@ -12,7 +12,7 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
 from ..support.signals import wait
-from .push import PushError, interrupted, open_repo, push, retry_command
+from .push import PushError, interruptible, open_repo, push, retry_command
 
 
 logger = logging.getLogger(__name__)
@@ -47,9 +47,9 @@ class PushCallback(TrainerCallback):
         failures during training, and fill a public repository in spite of `hub_private_repo`.
 
         Raises:
-            ValueError: a `hub_strategy` that pushes optimizers, a bad name, or a public repository with
+            ValueError: a `hub_strategy` that pushes optimizers, or a bad name.
+            PushError: the Hub could not be reached or refused, or the repository is public with
                 `hub_private_repo=True`.
-            PushError: the Hub could not be reached or refused.
         """
         if not args.push_to_hub:
             return None
@@ -58,12 +58,11 @@ class PushCallback(TrainerCallback):
             raise ValueError(f"{what}: set --hub_strategy every_save for the model of each checkpoint, or end")
         args.push_to_hub = False
         args.hub_model_id = args.hub_model_id or Path(args.output_dir).absolute().name
-        private, token = args.hub_private_repo, args.hub_token
+        access = {"private": args.hub_private_repo, "token": args.hub_token}
         if args.process_index == 0:
-            args.hub_model_id = open_repo(args.hub_model_id, private=private, token=token)
+            args.hub_model_id = open_repo(args.hub_model_id, **access)
         every_save = args.hub_strategy == HubStrategy.EVERY_SAVE
-        revision = args.hub_revision
-        return cls(args.hub_model_id, every_save=every_save, private=private, revision=revision, token=token)
+        return cls(args.hub_model_id, every_save=every_save, revision=args.hub_revision, **access)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object) -> None:
         if not self.every_save or not state.is_world_process_zero or self.is_pushing:
@@ -75,11 +74,9 @@ class PushCallback(TrainerCallback):
 
     def finish(self, folder: str | Path) -> str:
         """Pushes the result after the last push of a checkpoint. On the main process. Raises what [`push`] does."""
-        try:
+        options = {name: value for name, value in self._options.items() if name != "token"}
+        with interruptible(folder, retry_command(folder, self.repo_id, **options)):
             self.wait()
-        except KeyboardInterrupt:
-            options = {name: value for name, value in self._options.items() if name != "token"}
-            raise interrupted(folder, retry_command(folder, self.repo_id, **options)) from None
         return push(folder, self.repo_id, **self._options)
 
     @property
@@ -107,7 +104,7 @@ def without_waiting(pusher: PushCallback | None) -> Iterator[None]:
         yield
     except SystemExit as end:
         if pusher is not None and pusher.is_pushing:
-            for stream in (sys.stdout, sys.stderr):
-                stream.flush()
+            sys.stdout.flush()
+            sys.stderr.flush()
             os._exit(end.code if isinstance(end.code, int) else 1)
         raise

@@ -7,23 +7,20 @@ samples of evaluation sets.
 
 import contextlib
 import shlex
-import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from fnmatch import fnmatch
-from json import JSONDecodeError
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, get_session
-from huggingface_hub.errors import HfHubHTTPError, HTTPError
+from huggingface_hub.errors import HTTPError
 from huggingface_hub.utils import validate_repo_id
 
-from ..support.signals import wait
-from .files import publishable, refuse_secrets
+from ..support.errors import one_line
+from ..support.signals import in_thread
+from .files import publishable, refuse_tokens
 
 
-T = TypeVar("T")
 IDLE_TIMEOUT = 120.0  # seconds without a byte; a commit of many files may take the Hub a minute
 REPLACED = (
     *("*.safetensors", "*.safetensors.index.json", "*.bin", "adapter_config.json", "recipe.yaml"),
@@ -33,7 +30,6 @@ REASONS = {
     401: "the Hub does not accept the token: run `hf auth login` or set HF_TOKEN",
     403: "the token may not write there: take one with write access to it",
     404: "there is no such repository or branch, or the token may not see it",
-    429: "too many requests: wait some minutes",
 }
 
 
@@ -46,10 +42,6 @@ class PushInterrupted(KeyboardInterrupt):
 
     Threads of the client may still wait for the Hub, and Python waits for them at its exit: leave by `os._exit`.
     """
-
-
-class PublicRepoError(ValueError):
-    """The existing repository is public, and a private one was asked for."""
 
 
 def push(
@@ -80,107 +72,98 @@ def push(
             First line of the commit.
 
     Raises:
-        ValueError: no complete model in `folder`, a bad `repo_id`, a public repository with `private=True`, or a file
-            that holds a secret. Nothing was sent.
-        PushError: the Hub could not be reached or refused, or a file was removed during the push. The repository has
-            all of a push or nothing.
+        ValueError: no complete model in `folder`, a bad `repo_id`, or a file that holds a token. Nothing was sent.
+        PushError: the Hub could not be reached or refused, the repository is public with `private=True`, or a file was
+            removed during the push. The repository has all of a push or nothing.
         OSError: a file was removed before anything was sent.
         PushInterrupted: Ctrl-C.
     """
-    options = {"private": private, "revision": revision, "token": token, "endpoint": endpoint}
-    return push_parts(folder, repo_id, message=commit_message, **options)[0]
+    files = publishable(folder)
+    refuse_tokens(Path(folder), files, token)
+    command = retry_command(folder, repo_id, private=private, revision=revision, endpoint=endpoint)
+    access = {"private": private, "revision": revision, "token": token, "endpoint": endpoint}
+    return push_files(folder, files, repo_id, message=commit_message, command=command, **access)
 
 
-class Part(NamedTuple):
-    """What goes to one repository. `replaced`: patterns of the files there that a commit may delete."""
-
-    root: Path
-    files: list[str]
-    repo_id: str
-    repo_type: str | None = None
-    replaced: tuple[str, ...] = REPLACED
-    revision: str | None = None
-
-
-class Beside(NamedTuple):
-    """What goes to repositories beside that of the model. `parts` makes it before anything is sent, and `write_cards`
-    is called with the model's full id once all repositories are open."""
-
-    parts: Callable[[], list[Part]]
-    write_cards: Callable[[str], None]
-
-
-def push_parts(
+def push_files(
     folder: str | Path,
+    files: list[str],
     repo_id: str,
     *,
     message: str,
-    beside: Beside | None = None,
+    command: str,
+    repo_type: str | None = None,
+    replaced: tuple[str, ...] = REPLACED,
     private: bool | None = None,
     revision: str | None = None,
     token: str | None = None,
     endpoint: str | None = None,
-) -> list[str]:
-    """Pushes the model as [`push`] does, and what is `beside` it, each in one commit. Returns the commits' URLs."""
-    root, stop = Path(folder), threading.Event()
-    where = {"private": private, "revision": revision, "endpoint": endpoint}
-    command = retry_command(folder, repo_id, **where, with_rollouts=beside is not None)
-
-    def send() -> list[str]:
-        opened = [_open(api, part.repo_id, private, repo_type=part.repo_type) for part in parts]
-        if beside is not None:
-            beside.write_cards(opened[0])
-        return [_commit(api, part._replace(repo_id=name)) for part, name in zip(parts, opened, strict=True)]
-
-    def _commit(api: HfApi, part: Part) -> str:
-        there: dict[str, Any] = {"repo_id": part.repo_id, "repo_type": part.repo_type, "revision": part.revision}
-        if part.revision is not None:
-            api.create_branch(part.repo_id, branch=part.revision, exist_ok=True)
-        # files of an earlier push would be loaded too: one whole file of weights beside the shards of new ones
-        # (list_repo_files would wait for ever for a Hub that falls silent)
-        existing = [file.rfilename for file in api.repo_info(**there, timeout=IDLE_TIMEOUT).siblings or []]
-        stale = [name for name in existing if name not in part.files and _is_ours(name, part.replaced)]
-        if gone := [name for name in part.files if not (part.root / name).is_file()]:
-            raise PushError(f"{part.repo_id} was not pushed: {gone[0]} of {part.root} was removed during the push")
-        additions = [CommitOperationAdd(name, part.root / name) for name in part.files]
-        api.preupload_lfs_files(additions=additions, **there, free_memory=False)
-        if stop.is_set():  # after Ctrl-C nobody would learn of the commit
-            raise PushError(f"{part.repo_id} was not pushed: interrupted")
-        operations = [*additions, *map(CommitOperationDelete, stale)]
-        return api.create_commit(operations=operations, commit_message=message, **there).commit_url
-
-    try:
-        parts = [Part(root, publishable(root), repo_id, revision=revision)]
-        validate_repo_id(repo_id)
-        refuse_secrets(root, parts[0].files, token)
-        if beside is not None:
-            parts += beside.parts()
-        api = HfApi(endpoint=endpoint, token=token)
-        with _explained(repo_id, api.endpoint, hint=f"{folder} is complete. To try again: {command}"):
-            return _in_thread(send)
-    except KeyboardInterrupt:
-        stop.set()
-        raise interrupted(folder, command) from None
-
-
-def interrupted(folder: str | Path, command: str) -> PushInterrupted:
-    """The error of a Ctrl-C, with the command that pushes later."""
-    return PushInterrupted(f"interrupted: {folder} is complete. To push it later: {command}")
-
-
-def open_repo(
-    repo_id: str, *, private: bool | None = None, token: str | None = None, endpoint: str | None = None
 ) -> str:
-    """Creates the repository if it does not exist, and returns its full id. Before training it finds errors early.
+    """Pushes `files` of a folder in one commit, and returns its URL. Raises what [`push`] does.
 
-    Raises:
-        ValueError: a bad `repo_id`, or a public repository with `private=True`.
-        PushError: the Hub could not be reached or refused.
+    Args:
+        message, command (`str`):
+            First line of the commit, and the command that tries again.
+        repo_type (`str`, *optional*):
+            `"dataset"` or `"space"` instead of a model.
+        replaced (`tuple` of `str`):
+            Patterns of files in the repository that the commit deletes if it does not replace them.
+        private, revision, token, endpoint (*optional*):
+            As for `push`.
     """
     validate_repo_id(repo_id)
     api = HfApi(endpoint=endpoint, token=token)
-    with _explained(repo_id, api.endpoint, hint="Nothing was trained; without --push_to_hub no Hub is needed"):
-        return _open(api, repo_id, private)
+
+    def send() -> str:
+        there: dict[str, Any] = {
+            "repo_id": _open(api, repo_id, private, repo_type=repo_type),
+            "repo_type": repo_type,
+            "revision": revision,
+        }
+        if revision is not None:
+            api.create_branch(there["repo_id"], branch=revision, exist_ok=True)
+        # files of an earlier push would be loaded too: one whole file of weights beside the shards of new ones
+        # (list_repo_files would wait for ever for a Hub that falls silent)
+        existing = [file.rfilename for file in api.repo_info(**there, timeout=IDLE_TIMEOUT).siblings or []]
+        operations = [CommitOperationAdd(name, Path(folder) / name) for name in files]
+        operations += [CommitOperationDelete(x) for x in existing if x not in files and _is_ours(x, replaced)]
+        return api.create_commit(operations=operations, commit_message=message, **there).commit_url
+
+    with interruptible(folder, command):
+        with _explained(repo_id, api.endpoint, hint=f"{folder} is complete. To try again: {command}"):
+            return in_thread(send)[1].result()  # so that Ctrl-C ends the wait before the Hub answers
+
+
+@contextlib.contextmanager
+def interruptible(folder: str | Path, command: str) -> Iterator[None]:
+    """Context manager in which Ctrl-C raises `PushInterrupted` with the command that pushes later."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise PushInterrupted(f"interrupted: {folder} is complete. To push it later: {command}") from None
+
+
+def open_repo(
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: str | None = None,
+    endpoint: str | None = None,
+    repo_type: str | None = None,
+    hint: str = "Nothing was trained; without --push_to_hub no Hub is needed",
+) -> str:
+    """Creates the repository if it does not exist, and returns its full id. Before training it finds errors early.
+
+    `hint` is the end of the message of an error.
+
+    Raises:
+        ValueError: a bad `repo_id`.
+        PushError: the Hub could not be reached or refused, or the repository is public with `private=True`.
+    """
+    validate_repo_id(repo_id)
+    api = HfApi(endpoint=endpoint, token=token)
+    with _explained(repo_id, api.endpoint, hint=hint):
+        return _open(api, repo_id, private, repo_type=repo_type)
 
 
 def retry_command(
@@ -199,30 +182,13 @@ def retry_command(
     return (f"HF_ENDPOINT={shlex.quote(endpoint)} " if endpoint else "") + shlex.join(words)
 
 
-def _in_thread(work: Callable[[], T]) -> T:
-    """Runs `work` in a thread and returns its result, so that Ctrl-C ends the wait before the Hub answers."""
-    outcome: Future[T] = Future()
-    ended = threading.Event()
-
-    def run() -> None:
-        try:
-            outcome.set_result(work())
-        except BaseException as error:  # raised again in the waiting thread
-            outcome.set_exception(error)
-        ended.set()
-
-    threading.Thread(target=run, name="push", daemon=True).start()
-    wait(ended)
-    return outcome.result()
-
-
 def _open(api: HfApi, repo_id: str, private: bool | None, *, repo_type: str | None = None) -> str:
     sdk = "static" if repo_type == "space" else None
     opened = api.create_repo(repo_id, private=private, exist_ok=True, repo_type=repo_type, space_sdk=sdk).repo_id
     # an existing repository keeps its visibility
     if private and not api.repo_info(opened, repo_type=repo_type, timeout=IDLE_TIMEOUT).private:
         fix = "choose another name, make it private on the Hub, or leave out --private (--hub_private_repo)"
-        raise PublicRepoError(f"{opened} exists and is public: {fix}.")
+        raise PushError(f"{opened} exists and is public: {fix}.")
     return opened
 
 
@@ -238,23 +204,13 @@ def _explained(repo_id: str, endpoint: str, *, hint: str) -> Iterator[None]:
     before, session.timeout = session.timeout, IDLE_TIMEOUT  # the client's default is to wait for ever
     try:
         yield
-    except (PublicRepoError, PushError):
+    except PushError:
         raise
     # servers, sockets and threads of the client raise all of these
     except (HTTPError, OSError, ValueError, RuntimeError) as error:
-        raise PushError(f"{repo_id} on the Hub: {_reason(error, endpoint)}. {hint}") from error
+        cause = error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ else error
+        status = getattr(getattr(cause, "response", None), "status_code", None)
+        reason = REASONS.get(status, f"it failed at {endpoint}")
+        raise PushError(f"{repo_id} on the Hub: {reason} ({one_line(cause)[:300]}). {hint}") from error
     finally:
         session.timeout = before
-
-
-def _reason(error: BaseException, endpoint: str) -> str:
-    if isinstance(error, RuntimeError) and error.__cause__ is not None:  # from a thread of the upload
-        return _reason(error.__cause__, endpoint)
-    if isinstance(error, HfHubHTTPError):
-        status = error.response.status_code
-        message = " ".join((error.server_message or "").split())[:200]
-        return REASONS.get(status, f"the Hub answered {status}") + (f" ({message})" if message else "")
-    text = " ".join(str(error).split())[:300] or type(error).__name__
-    if isinstance(error, (HTTPError, ConnectionError, JSONDecodeError)):
-        return f"no valid answer from {endpoint} ({text})"
-    return text

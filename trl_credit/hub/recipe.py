@@ -86,13 +86,12 @@ def launcher_words(words: list[str], public: Public) -> list[str]:
     and flags that are not in `LAUNCHER_FLAGS`."""
     kept, is_public = [], True
     for word in words:
-        is_script = word.endswith(".py") and not word.startswith("-")
         if word.startswith("-"):
             is_public = word.partition("=")[0].replace("-", "_").lstrip("_") in LAUNCHER_FLAGS
-        if is_public or is_script:
+        elif word.endswith(".py"):
+            return [*kept, public.text(word)]
+        if is_public:
             kept.append(public.text(word))
-        if is_script:
-            break
     return kept
 
 
@@ -100,15 +99,13 @@ def public_fields(settings: Any) -> list[str]:
     """Names of a dataclass's fields that a recipe may show: without those in `PRIVATE`, all knobs of a
     [`CreditConfig`], fields without text, fields in `PUBLIC_TEXT`, and fields that declare `metadata={"public": True}`.
     """
-    has_knobs = isinstance(settings, CreditConfig)
-    found = []
+    names = []
     for f in fields(settings):
-        is_knob = has_knobs and f.name not in TRL_FIELDS
-        may_hold_text = _holds_text(getattr(settings, f.name)) and f.name not in PUBLIC_TEXT
-        may_be_shown = is_knob or not may_hold_text or f.metadata.get("public")
-        if f.init and may_be_shown and f.name not in PRIVATE:
-            found.append(f.name)
-    return found
+        is_knob = isinstance(settings, CreditConfig) and f.name not in TRL_FIELDS
+        is_public = is_knob or f.name in PUBLIC_TEXT or f.metadata.get("public")
+        if f.init and f.name not in PRIVATE and (is_public or not _holds_text(getattr(settings, f.name))):
+            names.append(f.name)
+    return names
 
 
 def _holds_text(value: Any) -> bool:
@@ -124,33 +121,21 @@ def changed(settings: Any, *, defaults: Mapping[str, Any] | None = None) -> dict
     The dataclass built from these fields has the same public fields. `defaults` replace those of the dataclass.
     """
     defaults = {name: value for name, value in (defaults or {}).items() if hasattr(settings, name)}
+    if isinstance(settings, TrainingArguments):
+        defaults |= {"output_dir": settings.output_dir, "report_to": "none"}
     names = [name for name in public_fields(settings) if is_active(settings, TRL_ACTS.get(name, ()))]
-    found = _different(names, settings, vars(_defaults_of(settings, {})) | defaults)
-    if found.get("importance") == found.get("importance_sampling_level") and "top_entropy_quantile" not in found:
-        found.pop("importance_sampling_level", None)  # `importance` sets it, unless TRL's two fields were set together
-    # a field that was set may change the default of another one
-    again = [name for name in names if name not in _NOT_TWICE]
-    for _ in range(3):
-        values = {name: value for name, value in found.items() if name in again}
+    recipe: dict[str, Any] = {}
+    for _ in range(4):  # a field that was set may change the default of another one
         try:
-            other = vars(_defaults_of(settings, {**defaults, **values}))
+            values = {name: value for name, value in recipe.items() if name not in _NOT_TWICE}
+            other = vars(build(type(settings), **{**defaults, **values}))
         except ValueError as error:
             logger.warning("the recipe may lack a field that another one sets by default: %s", error)
             break
-        missing = _different([name for name in again if name not in found], settings, other)
-        if not missing:
-            break
-        found |= missing
-    return {name: found[name] for name in names if name in found}
-
-
-def _different(names: list[str], settings: Any, other: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in names if getattr(settings, name) != other[name]}
-
-
-def _defaults_of(settings: Any, values: Mapping[str, Any]) -> Any:
-    always = {"output_dir": settings.output_dir, "report_to": "none"} if isinstance(settings, TrainingArguments) else {}
-    return build(type(settings), **{**always, **values})
+        recipe |= {x: getattr(settings, x) for x in names if x not in recipe and getattr(settings, x) != other[x]}
+        if recipe.get("importance") == recipe.get("importance_sampling_level") and "top_entropy_quantile" not in recipe:
+            recipe.pop("importance_sampling_level", None)  # `importance` sets it, unless TRL's two were set together
+    return {name: recipe[name] for name in names if name in recipe}
 
 
 def build(kind: type[T], **values: Any) -> T:
@@ -161,6 +146,4 @@ def build(kind: type[T], **values: Any) -> T:
         return kind(**values)
     finally:
         for shared, before in states:
-            if before:
-                shared.clear()
-                shared.update(before)
+            shared.update(before)

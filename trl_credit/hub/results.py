@@ -60,7 +60,7 @@ class ResultsCallback(TrainerCallback):
             self.say(self.write(), in_python=in_python)
 
     def write(self) -> tuple[float, float] | None:
-        """Writes plots and card of the steps so far. If one of them fails, all are removed.
+        """Writes plots and card of the steps so far.
 
         Returns:
             `tuple[float, float]` or `None`: the first and the last logged reward, if one was logged.
@@ -68,18 +68,12 @@ class ResultsCallback(TrainerCallback):
         Raises:
             OSError: a full disk, or a folder that cannot be written to.
         """
-        folder = Path(self.trainer.args.output_dir)
-        curve = folder / "reward_curve.png"
-        try:
-            curve.unlink(missing_ok=True)  # an earlier run's, if this one has nothing to draw
-            title = f"{self.trainer.algorithm_name}: reward"
-            rewards = plot_rewards(self.trainer.state.log_history, curve, title=title)
-            self.write_card()  # after the plots, which the card shows
-            return rewards
-        except BaseException:
-            for result in RESULTS:
-                (folder / result).unlink(missing_ok=True)
-            raise
+        curve = Path(self.trainer.args.output_dir) / "reward_curve.png"
+        curve.unlink(missing_ok=True)  # an earlier run's, if this one has nothing to draw
+        title = f"{self.trainer.algorithm_name}: reward"
+        rewards = plot_rewards(self.trainer.state.log_history, curve, title=title)
+        self.write_card()  # after the plots, which the card shows
+        return rewards
 
     def write_card(self, **more: Any) -> Path:
         """Writes the card and the plot of credit; `more` takes precedence over `card`. Raises what `write` does."""
@@ -99,13 +93,12 @@ class ResultsCallback(TrainerCallback):
         folder = short_path(self.trainer.args.output_dir)
         lines = {"model card": ["README.md"], "plots": RESULTS[:2], "evaluation": ["evaluation/evaluation.md"]}
         for what, names in lines.items():
-            if found := [str(folder / name) for name in names if (folder / name).is_file()]:
-                print(f"{what:<14}{', '.join(found)}")
+            if paths := [str(folder / name) for name in names if (folder / name).is_file()]:
+                print(f"{what:<14}{', '.join(paths)}")
         if rewards is not None:
             print(f"{'reward':<14}{rewards[0]:.3f} → {rewards[1]:.3f}")
         is_logged = bool(steps(folder))
         if is_logged or not in_python:
             first = "show_credit(trainer) in a notebook, or " if in_python else ""
-            command = ["trl-credit", "view" if is_logged else "explain", str(folder)]
-            print(f"{'credit':<14}{first}{shlex.join(command)}")
+            print(f"{'credit':<14}{first}{shlex.join(['trl-credit', 'view' if is_logged else 'explain', str(folder)])}")
         sys.stdout.flush()

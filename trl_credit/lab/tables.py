@@ -1,7 +1,7 @@
 """Tables in Markdown, padded so that they can be read in a terminal too."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def escape_markdown(text: str) -> str:
@@ -30,3 +30,9 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right:
     lines = [cells[0], rule, *cells[1:]]
     padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
     return "".join(f"| {' | '.join(line)} |\n" for line in padded)
+
+
+def table_of(rows: Sequence[Mapping[str, str]]) -> str:
+    """A Markdown table of rows by the name of the column. What a row lacks is a dash."""
+    head = list(dict.fromkeys(column for row in rows for column in row))
+    return markdown_table(head, [[row.get(column, "–") for column in head] for row in rows])

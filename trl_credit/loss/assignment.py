@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..credit import selection, turns, weights
-from ..credit.advantages import confidence_weight, optimal_advantage, trace_loss_weight
+from ..credit.advantages import confidence_weight, trace_loss_weight
 from ..credit.clipping import clip_ratio_alone
 from ..credit.segments import policy_iteration_loss, segment_ends
 from ..credit.tokens import Credit, Tokens, wide
@@ -95,11 +95,6 @@ def with_ratio_clipped(credit: Credit, tokens: Tokens, *, clip_range: tuple[floa
     return replace(credit, log_weight=log_weight, advantage=advantage)
 
 
-def baseline_function(config: "CreditConfig") -> Callable[..., torch.Tensor] | None:
-    """`f(rewards, *, lengths, num_generations)`, shapes (N,), (N,) → (N,); `None` for TRL's own advantages."""
-    return config.custom_function("baseline") or {"group": None, "optimal": optimal_advantage}[config.baseline]
-
-
 def policy_mask(
     config: "CreditConfig", *, old_logp_t: torch.Tensor | None, segment_ids: torch.Tensor, mask_t: torch.Tensor
 ) -> torch.Tensor:
@@ -129,31 +124,25 @@ def policy_mask(
     return kept_t if custom is None else _checked_mask(kept_t, mask_t, "token_mask", config.token_mask)
 
 
-def _eligibility(config: "CreditConfig", selected_t: torch.Tensor | None) -> dict[str, Any]:
-    """Arguments of the eligibility trace, by tokens or turns. Without z every token leaves a trace."""
-    selected_t = None if config.selector == "none" else selected_t
-    return {"decay": config.trace_decay, "selected_t": selected_t, "leave_own_out": config.leave_own_out}
-
-
 def _log_weight(config: "CreditConfig", tokens: Tokens, selected_t: torch.Tensor | None) -> torch.Tensor | None:
-    logp_t, given = tokens.logp_t, {"old_logp_t": tokens.old_logp_t, "mask_t": tokens.mask_t}
-    if config.importance == "sequence_token":
-        return weights.sequence_token_log_weight(logp_t, **given)
-    if config.importance == "turn":
-        return turns.turn_log_weight(logp_t, turn_ids=tokens.turn_ids, **given)
-    if config.importance == "turn_token":
-        return turns.turn_token_log_weight(logp_t, turn_ids=tokens.turn_ids, **given)
-    if config.importance == "lambda_trace":
-        trace = {"decay": config.trace_decay, "style": config.trace_style}
-        if config.trace_unit == "turn":
-            return turns.lambda_trace_turn_log_weight(logp_t, turn_ids=tokens.turn_ids, **trace, **given)
-        return weights.lambda_trace_log_weight(logp_t, **trace, **given)
-    if config.importance == "eligible":
-        trace = _eligibility(config, selected_t)
-        if config.trace_unit == "turn":
-            return turns.eligible_turn_log_weight(logp_t, turn_ids=tokens.turn_ids, **trace, **given)
-        return weights.eligible_log_weight(logp_t, **trace, **given)
-    return None  # "token" and "sequence" are TRL's own
+    """W by the knobs; `None` for `importance` "token" and "sequence", which are TRL's own."""
+    of_token = {"old_logp_t": tokens.old_logp_t, "mask_t": tokens.mask_t}
+    of_turn = of_token | {"turn_ids": tokens.turn_ids}
+    unit, of_unit = (turns, of_turn) if config.trace_unit == "turn" else (weights, of_token)
+    decay = config.trace_decay
+    match config.importance:
+        case "sequence_token":
+            return weights.sequence_token_log_weight(tokens.logp_t, **of_token)
+        case "turn":
+            return turns.turn_log_weight(tokens.logp_t, **of_turn)
+        case "turn_token":
+            return turns.turn_token_log_weight(tokens.logp_t, **of_turn)
+        case "lambda_trace":
+            return unit.lambda_trace_log_weight(tokens.logp_t, decay=decay, style=config.trace_style, **of_unit)
+        case "eligible":  # without a selector every token leaves a trace
+            z_t, own = None if config.selector == "none" else selected_t, config.leave_own_out
+            return unit.eligible_log_weight(tokens.logp_t, decay=decay, selected_t=z_t, leave_own_out=own, **of_unit)
+    return None
 
 
 def _selected(config: "CreditConfig", tokens: Tokens) -> torch.Tensor | None:
@@ -182,17 +171,17 @@ def _chosen(config: "CreditConfig", tokens: Tokens, entropy_t: torch.Tensor, *, 
     return selection.select_high_entropy(entropy_t, rate=config.selective_rate, mask_t=mask_t, order=order)
 
 
-def described(found: object) -> str:
+def described(result: object) -> str:
     """Type and shape of what a custom function returned, for an error message."""
-    return f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, torch.Tensor) else type(found).__name__
+    is_tensor = isinstance(result, torch.Tensor)
+    return f"{result.dtype} of shape {tuple(result.shape)}" if is_tensor else type(result).__name__
 
 
-def _checked_mask(found: torch.Tensor, mask_t: torch.Tensor, knob: str, name: str) -> torch.Tensor:
+def _checked_mask(result: torch.Tensor, mask_t: torch.Tensor, knob: str, name: str) -> torch.Tensor:
     """The result of a custom mask function, with the type of `mask_t` and 0 outside of it."""
+    if isinstance(result, torch.Tensor) and result.shape == mask_t.shape:
+        result = result.detach().masked_fill(~mask_t.bool(), 0)
+        if ((result == 0) | (result == 1)).all():  # before the cast, which would round 0.9 down to 0
+            return result.to(mask_t.dtype)
     rule = f"{knob} {name!r} must return a tensor of zeros and ones of the shape of mask_t, {tuple(mask_t.shape)}"
-    if not isinstance(found, torch.Tensor) or found.shape != mask_t.shape:
-        raise ValueError(f"{rule}; it returned {described(found)}.")
-    found = found.detach().masked_fill(~mask_t.bool(), 0)
-    if not ((found == 0) | (found == 1)).all():  # before the cast, which would round 0.9 down to 0
-        raise ValueError(f"{rule}; it returned other values.")
-    return found.to(mask_t.dtype)
+    raise ValueError(f"{rule}; it returned {described(result)}.")

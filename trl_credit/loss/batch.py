@@ -16,13 +16,7 @@ from . import keys
 def _entry(key: str) -> Any:
     """A property that is an entry of the dict, `None` where it is missing."""
 
-    def read(self: "Batch") -> Any:
-        return self.data.get(key)
-
-    def write(self: "Batch", value: Any) -> None:
-        self.data[key] = value
-
-    return property(read, write)
+    return property(lambda self: self.data.get(key), lambda self, value: self.data.update({key: value}))
 
 
 @dataclass

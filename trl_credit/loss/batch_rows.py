@@ -38,18 +38,15 @@ def split_rows(
     entries = {name: x for name, x in data.items() if isinstance(x, torch.Tensor) and x.dim() > 0}
     index = torch.tensor(rows, dtype=torch.long, device=ids.device)
     taken = {name: x.detach().index_select(0, index).cpu() for name, x in entries.items()}
-    found: list[Row] = []
-    for place, row in enumerate(rows):
-        one: Row = {}
-        for name, x in taken.items():
-            part = x[place]
-            if name in keys.OF_PROMPT:
-                part = part[starts[row] :]
-            elif part.dim() > 0 and name not in per_row:
-                part = part[: lengths[row]]
-            one[name] = part.clone()  # not a view that keeps the whole batch
-        found.append(one)
-    return found
+
+    def of_row(name: str, part: torch.Tensor, row: int) -> torch.Tensor:
+        if name in keys.OF_PROMPT:
+            part = part[starts[row] :]
+        elif part.dim() > 0 and name not in per_row:
+            part = part[: lengths[row]]
+        return part.clone()  # not a view that keeps the whole batch
+
+    return [{name: of_row(name, x[place], row) for name, x in taken.items()} for place, row in enumerate(rows)]
 
 
 def join_rows(
@@ -73,13 +70,11 @@ def join_rows(
             joined[name] = torch.stack(parts).to(device)
             continue
         lengths = [len(row[keys.PROMPT_IDS if name in keys.OF_PROMPT else keys.COMPLETION_IDS]) for row in rows]
-        parts = [
-            row.get(name, known.new_full((length, *known.shape[1:]), fill))
-            for row, length in zip(rows, lengths, strict=True)
-        ]
+        empty = [known.new_full((length, *known.shape[1:]), fill) for length in lengths]
+        parts = [row.get(name, x) for row, x in zip(rows, empty, strict=True)]
         side = "left" if name in keys.OF_PROMPT else "right"
-        found = pad_sequence(parts, batch_first=True, padding_value=fill, padding_side=side)
-        missing = -found.size(1) % (multiple or 1)
+        table = pad_sequence(parts, batch_first=True, padding_value=fill, padding_side=side)
+        missing = -table.size(1) % (multiple or 1)
         around = (missing, 0) if side == "left" else (0, missing)
-        joined[name] = pad(found, (*(0, 0) * (found.dim() - 2), *around), value=fill).to(device)
+        joined[name] = pad(table, (*(0, 0) * (table.dim() - 2), *around), value=fill).to(device)
     return joined

@@ -16,15 +16,8 @@ NUM_IMAGES = "num_images"
 TYPE_IDS = ("token_type_ids", "mm_token_type_ids")  # these span prompt and completion
 # inputs of TRL's forward pass besides tokens, for models with images
 FORWARD = (
-    "pixel_values",
-    "image_grid_thw",
-    NUM_IMAGES,
-    "pixel_attention_mask",
-    "spatial_shapes",
-    "num_tiles",
-    "image_sizes",
-    *TYPE_IDS,
-    "image_position_ids",
+    *("pixel_values", "pixel_attention_mask", "image_grid_thw", "image_sizes", "image_position_ids", NUM_IMAGES),
+    *("spatial_shapes", "num_tiles", *TYPE_IDS),
 )
 VISIBLE_UNTIL = TYPE_IDS[0]  # tells TRL's forward pass what the branches of a tree see
 

@@ -1,7 +1,7 @@
 """One micro-batch in TRL's loss, and the `Tokens` that a credit function gets."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -83,27 +83,26 @@ class LossPass:
             ValueError: the algorithm returned a metric in a wrong form, or with the name of another one.
         """
         tokens, credit = self.seen
-        parts = {"gradient_t": self.credit_t if in_detail else None, "quarter_t": self.inputs.get(keys.QUARTERS)}
-        parts |= {"carries_loss": self.contract.algorithm.carries_loss, "entropy_mask_t": self.entropy_mask_t}
-        if self.experts_t is not None:
-            parts["experts"] = self.experts_t, self.inputs[keys.OLD_EXPERTS]
-        stats = loss_statistics(SeenLoss(self.config, credit, tokens, **parts))
+        seen = SeenLoss(
+            self.config,
+            credit,
+            tokens,
+            carries_loss=self.contract.algorithm.carries_loss,
+            gradient_t=self.credit_t if in_detail else None,
+            quarter_t=self.inputs.get(keys.QUARTERS),
+            entropy_mask_t=self.entropy_mask_t,
+            experts=None if self.experts_t is None else (self.experts_t, self.inputs[keys.OLD_EXPERTS]),
+        )
         own = self.contract.metrics(self.config, tokens, credit)
         if taken := own.keys() & {name for names, _, _ in METRICS for name in names}:
-            raise ValueError(
-                f"a metric of credit={self.config.credit!r} is called {min(taken)!r}, as one of ours: rename it."
-            )
-        return stats | own
+            raise ValueError(f"credit={self.config.credit!r} has a metric {min(taken)!r}, as we have: rename it.")
+        return loss_statistics(seen) | own
 
     @cached_property
     def credit_t(self) -> torch.Tensor:
         """The credit of each token in this loss, shape (B, T): see [`~trl_credit.credit.gradient.token_credit`]."""
-        factors = [x for x in (self.entropy_mask_t, self.off_policy_mask_t) if x is not None]
-        how = {
-            "factor_t": math.prod(factors) if factors else None,
-            "engine_ratio_t": self.inputs.get(keys.ENGINE_RATIO),
-        }
-        return policy_credit(self.config, *self.seen, **how)
+        masks = [x for x in (self.entropy_mask_t, self.off_policy_mask_t) if x is not None]
+        return policy_credit(self.config, *self.seen, factors=masks, engine_ratio_t=self.inputs.get(keys.ENGINE_RATIO))
 
     @property
     def kl_credit_t(self) -> torch.Tensor | None:
@@ -117,8 +116,8 @@ class LossPass:
             counted_t = counted_t * turn_factor_t  # the others divide the KL term without turns
         counted_t = counted_t if dull is None else counted_t * (~dull).unsqueeze(1)
         weight_t = log_weight_of(self.config, credit, tokens) if self.config.use_bias_correction_kl else None
-        how = {"logp_t": tokens.logp_t, "ref_logp_t": tokens.ref_logp_t, "beta": self.config.beta}
-        return kl_credit(weight_t, **how, mask_t=counted_t)
+        beta, ref_logp_t = self.config.beta, tokens.ref_logp_t
+        return kl_credit(weight_t, logp_t=tokens.logp_t, ref_logp_t=ref_logp_t, beta=beta, mask_t=counted_t)
 
     def hide_masked(self) -> None:
         """Hides the tokens outside of M from the whole loss."""
@@ -182,7 +181,7 @@ def policy_credit(
     tokens: Tokens,
     credit: Credit,
     *,
-    factor_t: torch.Tensor | None = None,
+    factors: Sequence[torch.Tensor] = (),
     engine_ratio_t: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The credit of each token, shape (B, T), of what an algorithm returned for `tokens`, in the loss of `config`.
@@ -190,12 +189,12 @@ def policy_credit(
     The training loss, `explain` and the checks of an algorithm take their credit from here.
 
     Args:
-        factor_t (`torch.Tensor`, *optional*):
-            What the loss multiplies a token by besides M and `turn_average`, shape (B, T) or (B, 1).
+        factors (sequence of `torch.Tensor`, *optional*):
+            What the loss multiplies a token by besides M and `turn_average`, each of shape (B, T) or (B, 1).
         engine_ratio_t (`torch.Tensor`, *optional*):
             TRL's correction for the engine, shape (B, T) or (B, 1).
     """
-    used = credit
+    used, factors = credit, [*factors]
     if config.clip_form == "ratio":
         used = with_ratio_clipped(used, tokens, clip_range=config.clip_range)
     log_weight_t, kind = log_weight_of(config, used, tokens), config.loss_type
@@ -208,15 +207,15 @@ def policy_credit(
     if engine_ratio_t is not None and kind == "vespo":  # whose ratio is that to the engine
         log_weight_t = log_weight_t + engine_ratio_t.log().clamp(min=math.log(1e-8))
     elif engine_ratio_t is not None:
-        factor_t = engine_ratio_t if factor_t is None else factor_t * engine_ratio_t
+        factors.append(engine_ratio_t)
     if (turn_factor_t := turn_factor(config, tokens)) is not None:
-        factor_t = turn_factor_t if factor_t is None else factor_t * turn_factor_t
+        factors.append(turn_factor_t)
     return token_credit(
         log_weight_t,
         logp_t=tokens.logp_t,
         advantage_t=wide(used.advantage),
         term=PolicyTerm(loss_type=kind, clip_range=config.clip_range, delta=config.delta, **own),
-        factor_t=factor_t,
+        factor_t=math.prod(factors) if factors else None,
         kept_t=kept_tokens(credit, tokens),
         mask_t=tokens.mask_t,
     )

@@ -76,8 +76,8 @@ class SeenLoss:
         tokens = self.tokens
         counted_t = tokens.mask_t.bool() & (tokens.segment_ids >= 0) if self.carries_loss else self.kept_t
         is_changed = self.carries_loss or self.config.loss_weight != "none"
-        given = wide(tokens.advantages if is_changed else self.credit.advantage).detach()
-        return torch.where(counted_t, given.abs(), 0.0).float(), counted_t
+        advantage_t = wide(tokens.advantages if is_changed else self.credit.advantage).detach()
+        return torch.where(counted_t, advantage_t.abs(), 0.0).float(), counted_t
 
     @cached_property
     def quarters_t(self) -> torch.Tensor:
@@ -292,9 +292,9 @@ def coefficient(seen: SeenLoss) -> Sums:
 
     Ranked as the selector does it, over the tokens in the policy term with an advantage other than 0.
     """
-    given = torch.where(seen.kept_t, wide(seen.tokens.advantages).detach().abs(), 0.0)
-    has_credit = given > 0
-    size_t = torch.where(has_credit, seen.gradient_t.abs() / given, 0.0)
+    advantage_t = torch.where(seen.kept_t, wide(seen.tokens.advantages).detach().abs(), 0.0)
+    has_credit = advantage_t > 0
+    size_t = torch.where(has_credit, seen.gradient_t.abs() / advantage_t, 0.0)
     values = torch.stack([size_t, has_credit.to(size_t.dtype)])
     order = seen.tokens.entropy_order
     # decile of each place in the order, below 0 outside of the loss

@@ -67,10 +67,11 @@ class NonFinite:
         trainer = self._trainer
         if trainer.accelerator.scaler is not None:
             return []
-        norm = None  # unknown, on all processes
         if trainer.is_deepspeed_enabled:  # the update is already made
             norm = trainer.model_wrapped.get_global_grad_norm()
-        elif not updates_in_backward(trainer):  # which leaves no gradients
+        elif updates_in_backward(trainer):  # which leaves no gradients
+            norm = None
+        else:
             gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
             norm = torch.nn.utils.get_total_norm([x.to_local() if isinstance(x, DTensor) else x for x in gradients])
         return [] if norm is None else [~torch.isfinite(norm := torch.as_tensor(norm)), norm != 0]
@@ -96,17 +97,10 @@ class NonFinite:
     def _found(self, what: str, *, at_once: bool) -> None:
         self._skips_current = True
         among = sum(self._skipped)
-        if at_once:
-            before = ""
-        elif self.in_a_row >= self.patience:
-            before = f", and {self.in_a_row} updates before this one were skipped"
-        elif among >= max(SHARE * WINDOW, self.patience):
-            share = among / len(self._skipped)
-            before = f", and {among} of the {len(self._skipped)} updates before this one were skipped, {share:.0%}"
-        else:
-            return
-        fix = "resume from it with a lower learning_rate or max_grad_norm, a larger beta, or bf16 instead of fp16."
-        raise FloatingPointError(f"the {what} is not finite{before}. The last checkpoint is intact: {fix}")
+        if at_once or self.in_a_row >= self.patience or among >= max(SHARE * WINDOW, self.patience):
+            before = f"{among} of the {len(self._skipped)} updates before this one were skipped"
+            fix = "resume from it with a lower learning_rate or max_grad_norm, a larger beta, or bf16 instead of fp16."
+            raise FloatingPointError(f"the {what} is not finite, and {before}. The last checkpoint is intact: {fix}")
 
 
 def updates_in_backward(trainer: Trainer) -> bool:

@@ -8,17 +8,10 @@ from ..credit.turns import turn_average_factor
 from .assignment import log_weight_of
 
 
-# what TRL divides a sum over tokens by
-_DIVISOR = {
-    "grpo": "row",  # its loss tokens, then the mean over rows
-    "sapo": "row",
-    "bnpo": "microbatch",  # its loss tokens
-    "dapo": "batch",  # `num_items_in_batch`, counted over all processes
-    "cispo": "batch",
-    "vespo": "batch",
-    "dr_grpo": "constant",  # `max_completion_length`
-    "luspo": "constant",  # 1
-}
+# What TRL divides a sum over tokens by: the loss tokens of a row, and then the number of rows; or `num_items_in_batch`,
+# counted over all processes. "bnpo" has the loss tokens of the micro-batch, "dr_grpo" `max_completion_length`, and
+# "luspo" 1.
+_BY_ROW, _BY_BATCH = ("grpo", "sapo"), ("dapo", "cispo", "vespo")
 
 
 class Normalizer:
@@ -35,7 +28,7 @@ class Normalizer:
     @property
     def counts_batch(self) -> bool:
         """Whether TRL divides by `num_items_in_batch`, which must then be the number of tokens that M keeps."""
-        return _DIVISOR[self.config.loss_type] == "batch"
+        return self.config.loss_type in _BY_BATCH
 
     @property
     def hides_masked(self) -> bool:
@@ -108,10 +101,9 @@ class Normalizer:
 
     def _count(self, counted_t: torch.Tensor) -> torch.Tensor | None:
         """The tokens that the loss counts in a row, shape (B, 1), or in a micro-batch, a scalar; else `None`."""
-        divisor = _DIVISOR[self.config.loss_type]
-        if divisor == "row":
+        if self.config.loss_type in _BY_ROW:
             return counted_t.sum(-1, keepdim=True)
-        return counted_t.sum() if divisor == "microbatch" else None
+        return counted_t.sum() if self.config.loss_type == "bnpo" else None
 
     def _divided(self, rows: torch.Tensor, counted_t: torch.Tensor, mean_tokens: torch.Tensor | None) -> torch.Tensor:
         """The loss from sums over the tokens of each row, shape (B, 1), when TRL counts `counted_t`: a scalar."""

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 
 from ..config import CreditConfig
-from ..credit.advantages import td_upper_bound, whiten
+from ..credit.advantages import optimal_advantage, td_upper_bound, whiten
 from ..credit.difficulty import difficulty_weight
 from ..credit.tokens import Tokens, wide
-from .assignment import baseline_function, described, policy_mask
+from .assignment import described, policy_mask
 
 
 Reduce = Callable[[torch.Tensor], torch.Tensor]  # sums a tensor over processes; collective
@@ -34,14 +34,14 @@ def outcome_advantages(
     Raises:
         ValueError: a custom baseline returned no finite advantage for each reward.
     """
-    if (baseline := baseline_function(config)) is None:
+    baseline = config.custom_function("baseline") or {"group": None, "optimal": optimal_advantage}[config.baseline]
+    if baseline is None:
         return None
     advantages = baseline(rewards.clone(), lengths=lengths, num_generations=num_generations)  # it may write into them
     has_shape = isinstance(advantages, torch.Tensor) and advantages.shape == rewards.shape
     if not has_shape or not advantages.isfinite().all():
         rule = f"a finite advantage for each reward, shape {tuple(rewards.shape)}, and 0 where a reward is NaN"
-        got = described(advantages) + " with NaN or infinity" * has_shape
-        raise ValueError(f"baseline {config.baseline!r} must return {rule}; it returned {got}.")
+        raise ValueError(f"baseline {config.baseline!r} must return {rule}; it returned {described(advantages)}.")
     return advantages.detach().to(rewards.dtype)
 
 

@@ -6,17 +6,14 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .figures import add_axes, save_png
+from .reward_curve import save_png
 
 
 PREFIX = "credit/"
-_WIDTH, _HEIGHT = 5.5, 3.9  # of a panel with its texts, in inches
+_HEIGHT, _BELOW = 3.9, 0.9  # of a panel and of the texts below its axes, in inches
 _LETTERS = 70  # of a line of a sentence, which may have three
-_SEQUENCE, _MANY = colormaps["viridis_r"], 6  # colours of ordered lines, for panels of more than _MANY lines
 # a metric that only ever has this value is not drawn; for trees the share of rollouts is always 1
 _NO_NEWS = {"skipped_updates": 0.0, "zero_gradients": 0.0, "kept_fraction": 1.0, "rollout_token_share": 1.0}
 # what a run cost and the state of its parts are in the logs alone
@@ -47,7 +44,6 @@ PANELS = {
     "rollout_token_share": "Share of tokens that were sampled only to value segments.",
     "expert_drift": "Share of a token's experts in the sampling policy that the current policy does not use.",
 }
-_Series = dict[str, list[tuple[int, float]]]
 
 
 def plot_credit(log_history: list[dict[str, Any]], path: str | Path, *, title: str) -> list[str]:
@@ -72,40 +68,30 @@ def plot_credit(log_history: list[dict[str, Any]], path: str | Path, *, title: s
     panels = {begin: names for begin, names in panels.items() if names}
     if not panels:
         return []
-    columns = min(2, len(panels))
-    rows = math.ceil(len(panels) / columns)
+    rows = math.ceil(len(panels) / 2)
     height = _HEIGHT * rows + 0.4
-    figure = Figure(figsize=(_WIDTH * columns, height), dpi=110)
-    for i, (begin, names) in enumerate(panels.items()):
-        left, top = _WIDTH * (i % columns), _HEIGHT * (rows - i // columns)
-        room = {"left": left + 0.8, "bottom": top - _HEIGHT + 0.9, "right": left + _WIDTH - 0.15, "top": top - 0.2}
-        _draw(begin, {name: series[name] for name in names}, add_axes(figure, **room))
-    figure.suptitle(title, fontsize=12, y=1 - 0.1 / height)
+    figure = Figure(figsize=(11, height), dpi=110)
+    # fixed margins, since matplotlib's search for a layout takes as long as drawing
+    gap = (_BELOW + 0.4) / (_HEIGHT - _BELOW - 0.4)
+    figure.subplots_adjust(0.07, _BELOW / height, 0.98, 1 - 0.7 / height, wspace=0.18, hspace=gap)
+    for i, (begin, names) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(rows, 2, i, title=begin.replace("_", " "))
+        for name in names:
+            axes.plot(
+                *zip(*series[name], strict=True), marker=".", label=name.partition("/")[2].replace("_", " ") or "all"
+            )
+        values = [value for name in names for _, value in series[name]]
+        reach = 1.1 * max(map(abs, values)) or 1.0
+        axes.set_ylim(-reach if min(values) < 0 else 0.0, reach)
+        axes.set_xlabel("\n".join(["optimizer step", *textwrap.wrap(PANELS.get(begin, ""), _LETTERS)]), fontsize=9)
+        if names != [begin]:
+            axes.legend(fontsize=8 if len(names) < 7 else 6, ncols=1 + (len(names) > 6))
+    figure.suptitle(title)
     save_png(figure, path)
     return [name for names in panels.values() for name in names]
 
 
-def _draw(begin: str, lines: _Series, axes: Axes) -> None:
-    if len(lines) > _MANY:
-        axes.set_prop_cycle(color=_SEQUENCE(range(0, 256, 256 // len(lines))))
-    for j, (name, points) in enumerate(lines.items()):
-        # the first lines are the widest, so that lines that coincide stay visible
-        width = 1.2 + min(0.8, 3 / len(lines)) * (len(lines) - 1 - j)
-        label = name.partition("/")[2].replace("_", " ") or "all"
-        axes.plot(*zip(*points, strict=True), marker="." if len(points) < 60 else None, linewidth=width, label=label)
-    values = [value for points in lines.values() for _, value in points]
-    reach = 1.1 * max(map(abs, values)) or 1.0
-    axes.set_ylim(-reach if min(values) < 0 else 0.0, reach)
-    axes.set_title(begin.replace("_", " "), fontsize=11, y=1)  # without y, its place is searched for
-    axes.tick_params(labelsize=8)
-    if lines.keys() != {begin}:
-        size = {"fontsize": 6, "ncols": 2} if len(lines) > _MANY else {"fontsize": 8}
-        axes.legend(framealpha=0.8, edgecolor="none", **size)
-    sentence = textwrap.wrap(PANELS.get(begin, ""), _LETTERS)
-    axes.set_xlabel("\n".join(["optimizer step", *sentence]), fontsize=9)
-
-
-def _series(log_history: list[dict[str, Any]]) -> _Series:
+def _series(log_history: list[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
     """Steps and finite values of each metric, by its name without the prefix."""
     series = defaultdict(list)
     for row in log_history:

@@ -1,12 +1,13 @@
 """The entries of a rollout log: responses, trees and the header."""
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 import torch
-from datasets import Dataset, IterableDataset, Value
+from datasets import Value
 from trl import GRPOConfig
 
 from .. import __version__
@@ -18,6 +19,7 @@ from ..rollouts.sources import GenerationBatch
 from ..rollouts.tree import Tree
 from ..runs.identity import FREE
 from ..runs.model_identity import base_name, embedded_task
+from ..support.digests import seed_from
 from ..support.functions import short_name
 from .banner import credit_name
 from .captured import LoggedTrainer, Row
@@ -48,10 +50,6 @@ class Origin:
     sizes: list[int]
     hidden: dict[int, list[int]] = field(default_factory=dict)
     answers: dict[int, str | None] = field(default_factory=dict)
-
-    def group(self, tag: int) -> float:
-        """The group of a row; infinity for a filler."""
-        return self.places[tag][0] if tag in self.places else float("inf")
 
 
 def origin_of(trainer: LoggedTrainer, made: GenerationBatch, examples: Sequence[dict[str, Any]] = ()) -> Origin:
@@ -84,12 +82,13 @@ def origin_of(trainer: LoggedTrainer, made: GenerationBatch, examples: Sequence[
 
 
 def _hidden_responses(batch: dict[str, Any], tags: list[int], *, pad_token_id: int) -> dict[int, list[int]]:
-    found = {}
+    hidden = {}
     for i in (batch[keys.COMPLETION_MASK].sum(1) == 0).nonzero().flatten().tolist():
-        ids = batch[keys.COMPLETION_IDS][i]
-        used = (ids != pad_token_id).nonzero()
-        found[tags[i]] = ids[: int(used[-1]) + 1 if len(used) else 0].tolist()
-    return found
+        ids = batch[keys.COMPLETION_IDS][i].tolist()
+        while ids and ids[-1] == pad_token_id:
+            ids.pop()
+        hidden[tags[i]] = ids
+    return hidden
 
 
 def _with_tokens(row: Row, ids: list[int]) -> Row:
@@ -110,63 +109,57 @@ def response_of(
         row = _with_tokens(row, hidden)
     made, engine = origin.made, trainer.engine
     group, index = origin.places[row.tag]
-    found: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "group": group,
         "index": index,
         "prompt": prompts[tuple(row.prompt_ids)],
         "completion": engine.decode(row.token_ids),
         "answer": origin.answers.get(row.tag),
-        "reward": None,
-        "rewards": {},
-        "truncated": False,
+        **{"reward": None, "rewards": {}, "truncated": False},
         "token_ids": row.token_ids,
         "tokens": texts.of(row.token_ids),
         **row.lists,
-        "segment_values": None,
-        "nodes": None,
-        "segment_nodes": None,
+        **{"segment_values": None, "nodes": None, "segment_nodes": None},
     }
     if made.plan is not None:
         drawn = made.plan.drawn[row.tag]
         if drawn.birth == made.plan.iteration:  # not replayed from an earlier batch
-            found |= {"nodes": drawn.nodes, "segment_nodes": drawn.segment_nodes}
-        return found
-    found["reward"] = made.batch.rewards[row.tag].item()
-    found["rewards"] = dict(zip(trainer.reward_func_names, made.batch.rewards_per_func[row.tag].tolist(), strict=True))
+            entry |= {"nodes": drawn.nodes, "segment_nodes": drawn.segment_nodes}
+        return entry
+    entry["reward"] = made.batch.rewards[row.tag].item()
+    entry["rewards"] = dict(zip(trainer.reward_func_names, made.batch.rewards_per_func[row.tag].tolist(), strict=True))
     budget = engine.remaining_budget(len(row.prompt_ids), 0)
-    found["truncated"] = not row.token_ids or not engine.is_finished(row.token_ids, budget)
+    entry["truncated"] = not row.token_ids or not engine.is_finished(row.token_ids, budget)
     if made.values is not None:
         value_t, final_value = (x[row.tag - int(origin.tags[0])] for x in made.values)
         ids = row.lists["segment_ids"].tolist()
         starts = [ids.index(k) for k in range(max(ids, default=-1) + 1)]
-        found["segment_values"] = [*value_t[starts].tolist(), final_value.item()]
-    return found
+        entry["segment_values"] = [*value_t[starts].tolist(), final_value.item()]
+    return entry
 
 
 def trees_of(trainer: LoggedTrainer, origin: Origin) -> list[tuple[int, list[dict[str, Any]], str | None]]:
     """Group, nodes and gold answer of each logged tree that this process grew."""
     if (plan := origin.made.plan) is None:
         return []
-    trained: dict[str, set[int]] = {}
-    groups: dict[str, int] = {}
-    for tag, row in enumerate(plan.drawn):
-        groups[row.question] = origin.places[tag][0]
+    trained: dict[str, set[int]] = defaultdict(set)
+    for row in plan.drawn:
         if row.birth == plan.iteration and row.segment_nodes is not None:
-            trained.setdefault(row.question, set()).update(row.segment_nodes[s] for s in {*row.segments} - {-1})
-    found = []
+            trained[row.question].update(row.segment_nodes[s] for s in {*row.segments} - {-1})
+    groups = {row.question: origin.places[tag][0] for tag, row in enumerate(plan.drawn)}
+    trees = []
     for tree in plan.trees:
         question = question_key(tree.prompt_ids)
         if groups.get(question, trainer.args.log_credit_groups) < trainer.args.log_credit_groups:
-            nodes = _nodes(trainer, tree, trained.get(question, set()))
-            found.append((groups[question], nodes, gold_answer(tree.example)))
-    return found
+            trees.append((groups[question], _nodes(trainer, tree, trained[question]), gold_answer(tree.example)))
+    return trees
 
 
 def _nodes(trainer: LoggedTrainer, tree: Tree, trained: set[int]) -> list[dict[str, Any]]:
-    number, found = tree.numbers(), []
+    number, nodes = tree.numbers(), []
     for i, node in enumerate(tree.root.walk()):
         is_leaf = i > 0 and not node.children
-        found.append(
+        nodes.append(
             {
                 "id": i,
                 "parent": None if node.parent is None else number[id(node.parent)],
@@ -181,46 +174,41 @@ def _nodes(trainer: LoggedTrainer, tree: Tree, trained: set[int]) -> list[dict[s
                 "truncated": node.truncated,
             }
         )
-    return found
+    return nodes
 
 
-def joined(parts: list[tuple[list, list]], sizes: list[int], *, packed: bool) -> Shard:
-    """Joins the entries of all processes to a shard without a header. Only complete groups are kept, in order."""
-    trees: dict[int, list[dict[str, Any]]] = {}
-    twice: set[int] = set()
-    answers: dict[int, str | None] = {}
-    for group, nodes, answer in (tree for _, own in parts for tree in own):
-        if group in trees:
-            twice.add(group)  # a prompt with two trees: rows do not record which tree they are from
-        trees[group], answers[group] = nodes, answer
-    by_group: dict[int, list[dict[str, Any]]] = {}
-    for response in sorted((r for own, _ in parts for r in own), key=lambda r: (r["group"], r["index"])):
-        by_group.setdefault(response["group"], []).append(response)
-    shard = Shard({})
-    for group, responses in by_group.items():
-        if len(responses) != sizes[group]:
-            continue
-        nodes = None if group in twice else trees.get(group)
-        if nodes is not None:
-            shard.trees[group] = nodes
-        for response in responses:
-            response["answer"] = answers.get(group, response["answer"])
-            if nodes is None:
-                response |= {"nodes": None, "segment_nodes": None}
-            elif response["nodes"] and not packed:
-                last = nodes[response["nodes"][-1]]
-                if last["reward"] is not None:
-                    response |= {name: last[name] for name in ("reward", "rewards", "truncated")}
-            shard.responses.append({n: x.tolist() if isinstance(x, np.ndarray) else x for n, x in response.items()})
-    return shard
+def shard_of(
+    trainer: LoggedTrainer, origin: Origin, parts: list[tuple[list, list]], *, step: int, steps: list[int]
+) -> Shard:
+    """Joins the entries of all processes to the shard of optimizer step `step`, whose rows were trained on from
+    `steps[0]` to `steps[1]`. Only complete groups are kept, in order."""
+    grown = [tree for _, own in parts for tree in own]
+    # of a prompt with two trees, rows do not record which tree they are from
+    times = Counter(group for group, *_ in grown)
+    trees = {group: nodes for group, nodes, _ in grown if times[group] == 1}
+    answers = {group: answer for group, _, answer in grown}
+    responses = sorted((row for own, _ in parts for row in own), key=lambda row: (row["group"], row["index"]))
+    rows = Counter(row["group"] for row in responses)
+    responses = [row for row in responses if rows[row["group"]] == origin.sizes[row["group"]]]
+    logged = {row["group"] for row in responses}
+    for row in responses:
+        row["answer"] = answers.get(row["group"], row["answer"])
+        nodes = trees.get(row["group"])
+        if nodes is None:
+            row |= {"nodes": None, "segment_nodes": None}
+        elif row["nodes"] and trainer.args.tree_rows != "packed":
+            last = nodes[row["nodes"][-1]]
+            if last["reward"] is not None:
+                row |= {name: last[name] for name in ("reward", "rewards", "truncated")}
+        row |= {name: x.tolist() for name, x in row.items() if isinstance(x, np.ndarray)}
+    header = _header(trainer, origin) | {"step": step, "steps": steps, "groups_logged": len(logged)}
+    return Shard(header, {group: nodes for group, nodes in trees.items() if group in logged}, responses)
 
 
-def header_of(trainer: LoggedTrainer, *, step: int, steps: list[int]) -> dict[str, Any]:
-    """The header of a shard of optimizer step `step`, whose rows were trained on from `steps[0]` to `steps[1]`."""
+def _header(trainer: LoggedTrainer, origin: Origin) -> dict[str, Any]:
     args, config = trainer.args, trainer.accelerator.unwrap_model(trainer.model).config
+    features = getattr(trainer.train_dataset, "features", None) or {}
     return {
-        "step": step,
-        "steps": steps,
         "algorithm": credit_name(trainer),
         "trainer": type(trainer).__name__,
         "trl_credit": __version__,
@@ -232,25 +220,20 @@ def header_of(trainer: LoggedTrainer, *, step: int, steps: list[int]) -> dict[st
         "beta": args.beta,
         "temperature": args.temperature,
         "eos_token": trainer.tokenizer.eos_token,
-        "has_answer_column": _has_answer_column(trainer.train_dataset),
+        "has_answer_column": features.get("answer") == Value("string"),  # reward functions get the text as it is logged
+        "groups_total": len(origin.sizes),
+        "difficulty_belief": origin.made.prior,
+        "batch_seed": seed_from(args.seed, *origin.made.place),
     }
-
-
-def _has_answer_column(data: Any) -> bool:
-    """Whether reward functions get `answer` as text, as it is logged."""
-    features = data.features if isinstance(data, (Dataset, IterableDataset)) else None
-    return features is not None and features.get("answer") == Value("string")
 
 
 def settings_of(args: CreditConfig) -> dict[str, Any]:
     """The active knobs of credit that differ from plain GRPO's; functions without their folders."""
-    of_trl = {f.name for f in fields(GRPOConfig)} - {*_OF_TRL}
     knobs, plain = knobs_of(type(args)), defaults(CreditConfig)
-    kept = {name for name in plain if name not in of_trl and name not in FREE}
-    kept.update(name for name, knob in knobs.items() if knob.changes_loss)
-    alive = active_part({f.name: getattr(args, f.name) for f in fields(args) if f.name in kept}, vars(args), knobs)
+    kept = plain.keys() - {f.name for f in fields(GRPOConfig)} - FREE | {*_OF_TRL}
+    kept |= {name for name, knob in knobs.items() if knob.changes_loss}
+    active = active_part({f.name: getattr(args, f.name) for f in fields(args) if f.name in kept}, vars(args), knobs)
     # a knob of the preset alone is always a difference
-    found = {name: value for name, value in alive.items() if name not in plain or value != plain[name]}
-    for name in found.keys() & args.custom_functions().keys():
-        found[name] = short_name(found[name])
-    return found
+    settings = {name: value for name, value in active.items() if name not in plain or value != plain[name]}
+    custom = settings.keys() & args.custom_functions().keys()
+    return settings | {name: short_name(settings[name]) for name in custom}

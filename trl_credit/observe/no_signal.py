@@ -61,13 +61,10 @@ class NoSignalWarning(MetricsWatch):
 
     def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         self._last: _Seen | None = None
-        self._batches = 0
-        self._in_a_row, self._in_all = Counter(), Counter()
-        self._warned: dict[str, _Seen] = {}
-        # of each update: whether its gradient was exactly 0 although some token had an advantage
-        self._zero: list[bool] = []
-        self._clipped = math.nan  # clip fraction of the last such update
-        self._warned_of_zero = False
+        # by symptom: how often it was looked for, how often it was there, and how often without a break
+        self._looked, self._in_all, self._in_a_row = Counter(), Counter(), Counter()
+        self._causes: dict[str, str] = {}
+        self._warned: set[str] = set()
 
     def on_step_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         new = self.of_step()
@@ -79,76 +76,75 @@ class NoSignalWarning(MetricsWatch):
         if self._last is not None:
             self._last.advantages += advantages
         for is_zero in new.get("credit/zero_gradients", ()):
-            self._zero.append(is_zero > 0.0 and any(x > 0.0 for x in advantages))
-            if self._zero[-1]:
-                self._clipped = _mean(new.get("credit/clip_fraction", ()))
-            if self._zero[-PATIENCE:] == [True] * PATIENCE and not self._warned_of_zero:
-                self._warned_of_zero = True
-                logger.warning(_zero_gradient(f"the last {PATIENCE} updates", self._clipped, args))
+            cause = _zero_gradient(_mean(new.get("credit/clip_fraction", ())), args)
+            self._count("zero", 1, is_zero > 0.0 and any(x > 0.0 for x in advantages), cause)
 
     def on_train_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         self._close(args)
-        if self._warned_of_zero or (self._zero and all(self._zero)):
-            where = f"{sum(self._zero)} of the {len(self._zero)} updates"
-            logger.warning(_zero_gradient(where, self._clipped, args))
-        for kind, seen in self._warned.items():
-            where = f"{self._in_all[kind]} of the {self._batches} generation batches"
-            logger.warning(_MESSAGES[kind](where, seen, args))
+        if 0 < self._in_all["zero"] == self._looked["zero"]:  # also in a short run
+            self._warned.add("zero")
+        for kind in self._warned:
+            self._warn(kind, f"{self._in_all[kind]} of the {self._looked[kind]}")
 
     def _close(self, args: CreditConfig) -> None:
+        """Ends the training on the last generation batches."""
         seen, self._last = self._last, None
-        if seen is None:
-            return
-        self._batches += seen.batches
-        has_signal = any(x > 0.0 for x in seen.advantages)
-        for kind, is_bad in (("signal", not has_signal), ("end", seen.cut_off == 1.0)):
-            self._in_a_row[kind] = (self._in_a_row[kind] + seen.batches) * is_bad
-            self._in_all[kind] += seen.batches * is_bad
-            if self._in_a_row[kind] >= PATIENCE and not self._warned.keys() & {kind, "signal"}:
-                self._warned[kind] = seen
-                logger.warning(_MESSAGES[kind](f"the last {self._in_a_row[kind]} generation batches", seen, args))
+        if seen is not None:
+            self._count("signal", seen.batches, not any(x > 0.0 for x in seen.advantages), _no_signal(seen, args))
+            if "signal" not in self._warned:
+                self._count("end", seen.batches, seen.cut_off == 1.0, _no_end(args))
+
+    def _count(self, kind: str, number: int, is_bad: bool, cause: str) -> None:
+        self._looked[kind] += number
+        self._in_all[kind] += number * is_bad
+        self._in_a_row[kind] = (self._in_a_row[kind] + number) * is_bad
+        if is_bad:
+            self._causes[kind] = cause
+        if self._in_a_row[kind] >= PATIENCE and kind not in self._warned:
+            self._warned.add(kind)
+            self._warn(kind, f"the last {self._in_a_row[kind]}")
+
+    def _warn(self, kind: str, count: str) -> None:
+        logger.warning(f"{_SYMPTOMS[kind].format(count)}{self._causes[kind]}")
 
 
-def _no_signal(where: str, seen: _Seen, args: CreditConfig) -> str:
-    if math.isnan(seen.reward):
-        what = "no reward function scored a response, all returned None"
-    elif seen.cut_off == 1.0 and args.mask_truncated_completions:
-        what = "every response was cut off, and mask_truncated_completions=True masks these"
-    elif seen.flat < 1.0:
-        what = "rewards differ, but token_mask, whitening or the credit function leaves no token an advantage"
-    elif args.rollouts != "none":
-        what = f"the rewards of its rollouts give no segment an advantage (mean {seen.reward:.3g})"
-    else:
-        what = f"the rewards of a prompt's responses do not differ (mean {seen.reward:.3g})"
+_SYMPTOMS = {
+    "signal": "nothing to learn from in {} generation batches",
+    "end": "no response ended in {} generation batches",
+    "zero": "the gradient was exactly 0 in {} updates",
+}
+
+
+def _no_signal(seen: _Seen, args: CreditConfig) -> str:
     terms = [f"{name}={value:g}" for name in ("beta", "entropy_coef") if (value := getattr(args, name, 0.0)) != 0.0]
     others = f" (the model still trains on {', '.join(terms)})" if terms and seen.advantages else ""
+    reward = "no reward function scored a response" if math.isnan(seen.reward) else f"mean reward {seen.reward:.3g}"
     return (
-        f"nothing to learn from in {where}{others}: {what}. Usual causes: the reward is always or never given (check "
-        "log_completions=True, the reward function and the format of answers), the task is too hard or too easy (other "
-        "data, more num_generations, a higher temperature), or responses are cut off before they answer "
-        f"({100 * seen.cut_off:.0f} % are: raise max_completion_length={args.max_completion_length})."
+        f"{others}: {reward}, {100 * seen.flat:.0f} % of groups have equal rewards, "
+        f"{100 * seen.cut_off:.0f} % of responses are cut off. Usual causes: the reward is always or never given "
+        "(check log_completions=True, the reward function and the format of answers), the task is too hard or too easy "
+        "(other data, more num_generations, a higher temperature), responses are cut off before they answer (raise "
+        f"max_completion_length={args.max_completion_length}), or token_mask, mask_truncated_completions, whitening or "
+        "the credit function leaves no token an advantage."
     )
 
 
-def _no_end(where: str, seen: _Seen, args: CreditConfig) -> str:
+def _no_end(args: CreditConfig) -> str:
     return (
-        f"no response ended in {where}: all were cut off at max_completion_length={args.max_completion_length}. Usual "
-        "causes: the limit is too low (raise it), the model cannot end a response (check eos_token_id and the chat "
-        "template), or its text never ends (a lower temperature, other prompts)."
+        f": all were cut off at max_completion_length={args.max_completion_length}. Usual causes: the limit is too low "
+        "(raise it), the model cannot end a response (check eos_token_id and the chat template), its text never ends "
+        "(a lower temperature, other prompts)."
     )
 
 
-def _zero_gradient(where: str, clipped: float, args: CreditConfig) -> str:
+def _zero_gradient(clipped: float, args: CreditConfig) -> str:
     if clipped == 1.0:
         fix = f"every token was clipped: lower learning_rate={args.learning_rate:g} or num_iterations, or raise epsilon"
     else:
         fix = "check that the parameters that are trained (requires_grad, lora_target_modules) change the logits"
         if args.credit is not None:
             fix = f"try trl_credit.testing.check_credit on credit={args.credit!r}, and {fix}"
-    return f"the gradient was exactly 0 in {where}, although tokens had advantages, so nothing was learned: {fix}."
-
-
-_MESSAGES = {"signal": _no_signal, "end": _no_end}
+    return f", although tokens had advantages, so nothing was learned: {fix}."
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -20,10 +20,9 @@ from ..config import CreditConfig
 from ..loss import keys
 from ..loss.loss_pass import LossPass
 from ..rollouts.sources import GenerationBatch
-from ..support.digests import seed_from
 from ..support.shown import described, report
 from .captured import LoggedTrainer, Row, captured
-from .log_entries import Origin, header_of, joined, origin_of, response_of, trees_of
+from .log_entries import Origin, origin_of, response_of, shard_of, trees_of
 from .schema import remove_after, shard_path, steps, write_shard
 from .token_texts import TokenTexts
 
@@ -84,11 +83,8 @@ class RolloutLog(TrainerCallback):
             self._close(state.global_step)
         if state.is_world_process_zero and not (self.is_off or self._problem or steps(args.output_dir)):
             logger.warning(
-                "log_credit=%d: no step was logged. No multiple of %d up to step %d lies in a completed pass "
-                "over a generation batch, so no group was complete: lower log_credit, or train longer",
-                args.log_credit,
-                self._every,
-                state.global_step,
+                f"log_credit={args.log_credit}: no step was logged. No multiple of {self._every} up to step "
+                f"{state.global_step} lies in a completed pass over a batch: lower log_credit, or train longer"
             )
 
     # A micro-batch
@@ -127,7 +123,8 @@ class RolloutLog(TrainerCallback):
             return
         with self._harmless():
             tags = loss_pass.inputs[keys.LOG_ROW].tolist()
-            places = [i for i, tag in enumerate(tags) if self._origin.group(tag) < self._args.log_credit_groups]
+            known, most = self._origin.places, self._args.log_credit_groups
+            places = [i for i, tag in enumerate(tags) if tag in known and known[tag][0] < most]
             if places:
                 self._pass.rows += captured(self._args, loss_pass, loss, places)
 
@@ -166,18 +163,10 @@ class RolloutLog(TrainerCallback):
         self.is_off = bool(problems)  # other processes learn of a write error at the next gather
 
     def _write(self, done: _Pass, last: int, parts: list[tuple[list, list]]) -> None:
-        sizes = self._origin.sizes
-        shard = joined(parts, sizes, packed=self._args.tree_rows == "packed")
-        if not shard.responses:
-            return  # steps without a loss, or training ended inside a pass
-        logged = len({response["group"] for response in shard.responses})
-        shard.header = header_of(self._trainer, step=done.due, steps=[done.first, last])
-        shard.header |= {"groups_total": len(sizes), "groups_logged": logged}
-        made = self._origin.made
-        seed = seed_from(self._args.seed, *made.place)
-        shard.header |= {"difficulty_belief": made.prior, "batch_seed": seed}
-        write_shard(shard_path(self._args.output_dir, done.due), shard)
-        self.written.append(done.due)
+        shard = shard_of(self._trainer, self._origin, parts, step=done.due, steps=[done.first, last])
+        if shard.responses:  # steps without a loss, or training that ended inside a pass, have none
+            write_shard(shard_path(self._args.output_dir, done.due), shard)
+            self.written.append(done.due)
 
     # Errors
 

@@ -6,9 +6,8 @@ Completions are text that a policy wrote, so nothing but JSON is read, and every
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,6 @@ _REQUIRED = {
 
 ANSWER_COLUMNS = ("answer", "solution")  # of a row of the data set, the first that is not empty
 MAX_ANSWER = 2000  # characters
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
 @dataclass
@@ -156,26 +154,29 @@ def _entry(line: str, *, kinds: tuple[str, ...], where: str) -> dict[str, Any]:
     kind = entry.get("kind") if isinstance(entry, dict) else None
     if kind not in kinds:
         raise ValueError(f"{where} is not a line of kind {' or '.join(kinds)}: it is damaged or not a rollout log")
-    if kind == "header" and entry.get("schema") != SCHEMA:
-        raise ValueError(f"{where} has schema {entry.get('schema')!r}, not {SCHEMA!r}: it is not a rollout log")
-    if kind == "header" and entry.get("version") != VERSION:
-        found = f"version {entry.get('version')!r} of the schema, not {VERSION}"
-        raise ValueError(f"{where} has {found}: install the trl-credit that wrote it")
-    for name, required in _REQUIRED[kind].items():
-        if not isinstance(entry.get(name), required) or isinstance(entry[name], bool):
-            raise ValueError(f"{where} has no {name} of type {required.__name__}: the file is damaged")
-    for name, types in TOKEN_TYPES.items() if kind == "response" else ():
-        values = entry.get(name)
-        if values is not None and (not isinstance(values, list) or len(values) != len(entry["tokens"])):
-            raise ValueError(f"{where}: {name} does not have one entry per token: the file is damaged")
-        if not set(map(type, values or ())) <= set(types):
-            raise ValueError(f"{where}: {name} has an entry that is not of type {types[0].__name__}: it is damaged")
-    if kind == "tree" and not all(_is_node(node, place) for place, node in enumerate(entry["nodes"])):
-        raise ValueError(f"{where} has a node without a parent before it: the file is damaged")
+    written = f"schema {entry.get('schema')!r}, version {entry.get('version')!r}"
+    if kind == "header" and written != (ours := f"schema {SCHEMA!r}, version {VERSION}"):
+        raise ValueError(f"{where} has {written}, not {ours}: install the trl-credit that wrote it")
+    damaged = [name for name, required in _REQUIRED[kind].items() if type(entry.get(name)) is not required]
+    if kind == "tree" and not damaged and not all(_is_node(node, place) for place, node in enumerate(entry["nodes"])):
+        damaged = ["nodes"]
+    if kind == "response" and not damaged:
+        count = len(entry["tokens"])
+        damaged = [name for name, types in TOKEN_TYPES.items() if not _is_column(entry.get(name), types, count)]
+    if damaged:
+        raise ValueError(f"{where}: {damaged[0]} is missing or not as a rollout log has it: the file is damaged")
     return entry
 
 
+def _is_column(values: object, types: tuple[type, ...], count: int) -> bool:
+    """Whether a column is left out, or has an entry of these types for each token."""
+    if values is None:
+        return True
+    return isinstance(values, list) and len(values) == count and set(map(type, values)) <= set(types)
+
+
 def _is_node(node: object, place: int) -> bool:
+    """Whether a node has its place as its id, and a parent before it."""
     if not isinstance(node, dict) or node.get("id") != place:
         return False
     parent = node.get("parent")
@@ -183,25 +184,8 @@ def _is_node(node: object, place: int) -> bool:
 
 
 def _encoded(entry: dict[str, Any]) -> str:
-    parts = []
-    # neighbours in one call, since a call costs more than most values
-    for are_numbers, fields in groupby(entry.items(), lambda item: item[0] in TOKEN_NUMBERS and item[1] is not None):
-        if are_numbers:
-            parts += [f'"{name}": {_numbers(values)}' for name, values in fields]
-        else:
-            rounded = {name: value if name in TOKEN_TYPES else _rounded(value) for name, value in fields}
-            parts.append(_JSON.encode(rounded)[1:-1])
     # JSON may hold half of a surrogate pair and UTF-8 may not: it becomes a question mark
-    return ("{" + ", ".join(parts) + "}").encode("utf-8", "replace").decode("utf-8")
-
-
-def _numbers(values: Iterable[float | None]) -> str:
-    values = tuple(values)
-    if None not in values:
-        text = ("%.6g, " * len(values)) % values  # most columns, and much faster
-        if "n" not in text:  # nan, inf
-            return f"[{text.removesuffix(', ')}]"
-    return "[" + ", ".join("null" if x is None or not math.isfinite(x) else f"{x:.6g}" for x in values) + "]"
+    return json.dumps(_rounded(entry), ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
 
 
 def _rounded(value: Any) -> Any:
@@ -209,6 +193,6 @@ def _rounded(value: Any) -> Any:
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, dict):
         return {str(name): _rounded(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)) and not all(type(item) in (int, str) for item in value):
-        return [_rounded(item) for item in value]
+    if isinstance(value, (list, tuple)):
+        return [_rounded(item) for item in value] if {float, dict, list, tuple} & set(map(type, value)) else value
     return value

@@ -1,8 +1,7 @@
-"""Attention over branches that lie side by side in a row. Each branch sees only itself and its ancestors."""
+"""Tree attention: a row holds branches of a tree, each of which sees only itself and its ancestors."""
 
 import copy
 import functools
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -52,23 +51,28 @@ def _passes_branches_on(model: PreTrainedModel) -> bool:
     for name in ("layer_types", "mlp_layer_types"):
         if getattr(config, name, None):
             setattr(config, name, getattr(config, name)[:1])
-    layout = _layout_of(Branches([2, 2, 2], [Piece((), [(0,)]), Piece((0,), [(1,), (2,)])]))
+    tree = Branches([2, 2, 2], [Piece((), [(0,)]), Piece((0,), [(1,), (2,)])])
     _install()
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"), torch.no_grad():
             # in 16 bits, or kernels of experts have no shapes
             layer = type(model)(config).to(torch.bfloat16).eval()
             ids = torch.ones(1, 6, dtype=torch.long)
-            given = {"position_ids": ids, "attention_mask": _never(ids), BRANCHES: layout}
-            layer(input_ids=ids, use_cache=False, **given)
+            given = _arguments(tree, ids)
+            layer(input_ids=ids, position_ids=ids, use_cache=False, **given)
     except Exception:  # a custom model may raise anything
         return False
-    return layout.cache_info().currsize > 0  # attention has asked for it
+    return given[BRANCHES].cache_info().currsize > 0  # attention has asked for it
 
 
-def _never(mask_t: torch.Tensor) -> torch.Tensor:
-    """A mask of an impossible shape: a model that drops the branches on the way fails loudly."""
-    return mask_t.new_zeros((1, 1, 2, mask_t.size(1) + 2), dtype=torch.bool)
+def _arguments(branches: Branches, mask_t: torch.Tensor) -> dict[str, Any]:
+    """Arguments of a pass over branches.
+
+    Its layers get the layout by device, which the first layer there makes: places and masks live as long as the pass.
+    The mask has an impossible shape, so a model that drops the branches on the way fails loudly.
+    """
+    never = mask_t.new_zeros((1, 1, 2, mask_t.size(1) + 2), dtype=torch.bool)
+    return {"attention_mask": never, BRANCHES: functools.cache(functools.partial(BranchLayout, branches))}
 
 
 def _transformer(model: nn.Module) -> PreTrainedModel:
@@ -90,34 +94,24 @@ def _install() -> None:
         return
 
     @functools.wraps(plain)
-    def sdpa(module: nn.Module, query: torch.Tensor, *others: Any, **named: Any) -> Any:
+    def sdpa(
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        **named: Any,
+    ) -> Any:
         layout = named.pop(BRANCHES, None)
         if layout is None:
-            return plain(module, query, *others, **named)
-        return _attended(functools.partial(plain, module), layout, query, *others, **named), None
+            return plain(module, query, key, value, attention_mask, **named)
+        if attention_mask is None or attention_mask.shape[-2:] != (2, query.size(2) + 2):
+            raise RuntimeError("a layer has made its own attention mask, which would be lost")
+        attention = layout(query.device).attention
+        return attention(functools.partial(plain, module), query, key, value, **named), None
 
     sdpa.takes_branches = True
     AttentionInterface.register("sdpa", sdpa)
-
-
-def _attended(
-    plain: Callable[..., tuple],
-    layout: Callable[[torch.device], BranchLayout],
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None = None,
-    **named: Any,
-) -> torch.Tensor:
-    """Shapes (B, heads, L, size) → (B, L, heads, size); 0 at padding. The mask must be that of [`_never`]."""
-    if attention_mask is None or attention_mask.shape[-2:] != (2, query.size(2) + 2):
-        raise RuntimeError("a layer has made its own attention mask, which would be lost")
-    return layout(query.device).attention(plain, query, key, value, **named)
-
-
-def _layout_of(branches: Branches) -> Any:
-    """The layout of one pass by device, made by the first layer there: places and masks live as long as the pass."""
-    return functools.cache(functools.partial(BranchLayout, branches))
 
 
 def tree_attention(
@@ -127,7 +121,7 @@ def tree_attention(
     position_ids: torch.Tensor | None = None,
     is_compiled: bool = False,
 ) -> AbstractContextManager:
-    """A context in which forward passes treat rows as branches side by side.
+    """A context in which forward passes treat rows as branches of trees.
 
     Args:
         model (`nn.Module`):
@@ -144,16 +138,15 @@ def tree_attention(
     may_go_in_pieces = branches is not None or (not is_compiled and takes_branches(model))
 
     def replace(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        mask_t, found, numbers = kwargs["attention_mask"], branches, position_ids
-        if found is None:
+        mask_t, own, numbers = kwargs["attention_mask"], branches, position_ids
+        if own is None:
             until = kwargs.pop(keys.VISIBLE_UNTIL)
-            found = branches_of(until, mask_t=mask_t) if may_go_in_pieces else None
-            if found is None or not _is_worth_it(module, found, mask_t):
+            own = branches_of(until, mask_t=mask_t) if may_go_in_pieces else None
+            if own is None or not _is_worth_it(module, own, mask_t):
                 return args, kwargs | _with_mask(module, until, mask_t)
         if numbers is None:
-            numbers = found.positions(mask_t.shape).to(mask_t.device)
-        given = {"position_ids": numbers, "attention_mask": _never(mask_t), BRANCHES: _layout_of(found)}
-        return args, kwargs | given
+            numbers = own.positions(mask_t.shape).to(mask_t.device)
+        return args, kwargs | {"position_ids": numbers} | _arguments(own, mask_t)
 
     if may_go_in_pieces:
         _install()
@@ -181,7 +174,7 @@ def _with_mask(module: nn.Module, visible_until: torch.Tensor, mask_t: torch.Ten
 
 
 def branch_problem(config: Any, *, known: tuple[str, ...] = ("sdpa", "eager")) -> str | None:
-    """Why a model cannot attend to branches side by side with one of the `known` implementations; `None` if it can."""
+    """Why a model cannot have tree attention with one of the `known` implementations; `None` if it can."""
     text = config.get_text_config()
     implementation = _implementation(config)
     if implementation not in known:
@@ -201,5 +194,4 @@ def check_tree_attention(config: Any) -> None:
         ValueError: a layer does not attend to all tokens, or the attention implementation takes no custom mask.
     """
     if (problem := branch_problem(config)) is not None:
-        way = ", or" if ": set " in problem else ": set"
-        raise ValueError(f"tree_rows='packed' {problem}{way} tree_rows='paths'.")
+        raise ValueError(f"tree_rows='packed' {problem}; or set tree_rows='paths'.")

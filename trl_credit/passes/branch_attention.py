@@ -1,5 +1,5 @@
-"""Attention over [`~trl_credit.passes.branches.Branches`]: the tokens of all runs are gathered, and each call takes its
-runs side by side.
+"""Tree attention by runs of tokens: those of [`~trl_credit.passes.branches.Branches`] are gathered, and each call of
+attention takes its runs together.
 
 The number of kernels depends on the calls, not on the runs: one gather of queries, keys and values each, one of the
 results, and in each call the keys and values before its runs.
@@ -23,15 +23,15 @@ class Places(NamedTuple):
 
     @classmethod
     def of(cls, places: np.ndarray, device: torch.device) -> "Places":
-        """Of places with −1 where nothing is to be taken."""
+        """Takes nothing where a place is −1."""
         empty = np.flatnonzero(places < 0)
         missing = torch.from_numpy(empty).to(device) if len(empty) else None
         return cls(torch.from_numpy(places.clip(min=0)).to(device), missing)
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
         """Shapes (m, heads, size) → (n, heads, size)."""
-        found = x.index_select(0, self.index)
-        return found if self.missing is None else found.index_fill_(0, self.missing, 0.0)
+        taken = x.index_select(0, self.index)
+        return taken if self.missing is None else taken.index_fill_(0, self.missing, 0.0)
 
 
 class _Moved(torch.autograd.Function):
@@ -66,7 +66,7 @@ class BranchLayout:
         self.sizes = [call.runs * call.width for call in self.calls]
         into = np.full(sum(self.sizes), -1)  # place in the rows of each token of the calls, −1 for padding of runs
         out = np.full(sum(branches.sizes), -1)  # and the reverse, −1 for padding of rows
-        self.before: list[torch.Tensor | slice | None] = []
+        self.before: list[torch.Tensor | None] = []
         first = 0
         for call in self.calls:
             for run in (run for piece in call.pieces for run in piece.runs):
@@ -92,12 +92,12 @@ class BranchLayout:
         if not self.calls:
             return value.new_zeros(rows, length, heads, value.size(-1))
         parts = [_Moved.apply(x, self.into, self.out).split(self.sizes) for x in flat]
-        found = []
+        outputs = []
         for call, before, *own in zip(self.calls, self.before, *parts, strict=True):
             queries, keys, values = (x.unflatten(0, (call.runs, call.width)) for x in own)
             if before is not None:
                 keys, values = (
-                    torch.cat([_for_each_run(x[before], call.runs), own], dim=1)
+                    torch.cat([_for_each_run(x, before, call.runs), own], dim=1)
                     for x, own in zip(flat[1:], (keys, values), strict=True)
                 )
             queries, keys, values = (x.transpose(1, 2) for x in (queries, keys, values))
@@ -105,29 +105,21 @@ class BranchLayout:
                 output = plain(queries, keys, values, None, **named)[0]
             else:
                 output = lower_right_attention(plain, queries, keys, values, masks=self.masks, **named)
-            found.append(output.flatten(0, 1))
-        return _Moved.apply(torch.cat(found), self.out, self.into).view(rows, length, heads, -1)
+            outputs.append(output.flatten(0, 1))
+        return _Moved.apply(torch.cat(outputs), self.out, self.into).view(rows, length, heads, -1)
 
 
-def _before(branches: Branches, call: Call, device: torch.device) -> torch.Tensor | slice | None:
-    """Places of what the runs of a call see before themselves: (tokens,) if all see the same, (pieces, tokens) if the
-    pieces have equally many runs, else (runs, tokens)."""
+def _before(branches: Branches, call: Call, device: torch.device) -> torch.Tensor | None:
+    """Places of what the runs of a call see before themselves: (pieces, tokens) if the pieces have equally many runs,
+    else (runs, tokens)."""
     if call.before == 0:
         return None
     places = np.stack([branches.places(piece.before) for piece in call.pieces])
     counts = [len(piece.runs) for piece in call.pieces]
-    if len(places) > 1:
-        places = places if len(set(counts)) == 1 else np.repeat(places, counts, axis=0)
-        return torch.from_numpy(places).to(device)
-    (own,) = places
-    if (np.diff(own) == 1).all():
-        return slice(int(own[0]), int(own[-1]) + 1)
-    return torch.from_numpy(own).to(device)
+    return torch.from_numpy(places if len(set(counts)) == 1 else np.repeat(places, counts, axis=0)).to(device)
 
 
-def _for_each_run(x: torch.Tensor, runs: int) -> torch.Tensor:
-    """What [`_before`] selects, shape (…, tokens, heads, size), as (runs, tokens, heads, size)."""
-    if x.dim() == 3:
-        return x.expand(runs, -1, -1, -1)
+def _for_each_run(x: torch.Tensor, before: torch.Tensor, runs: int) -> torch.Tensor:
+    """What `before` selects of `x`, shape (places, heads, size), as (runs, tokens, heads, size)."""
     # an expanded dimension adds up its gradients in a fixed order, and places are not indexed once more for each run
-    return x.unsqueeze(1).expand(-1, runs // len(x), -1, -1, -1).flatten(0, 1)
+    return x[before].unsqueeze(1).expand(-1, runs // len(before), -1, -1, -1).flatten(0, 1)

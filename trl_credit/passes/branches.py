@@ -46,7 +46,7 @@ class Call(NamedTuple):
 
 @dataclass
 class Branches:
-    """Branches side by side in the rows of a forward pass. Each branch sees only itself and its ancestors.
+    """Branches of trees in the rows of a forward pass. Each branch sees only itself and its ancestors.
 
     Attributes:
         sizes: Lengths of the parts that the rows are cut into, row after row.
@@ -64,18 +64,18 @@ class Branches:
     def calls(self) -> list[Call]:
         """The calls of attention. Pieces share one if that adds at most a quarter to their pairs of tokens."""
         alone = [Call([p], self.tokens(p.before), len(p.runs), max(map(self.tokens, p.runs))) for p in self.pieces]
-        found: list[Call] = []
+        calls: list[Call] = []
         separate = 0  # pairs of the pieces of the last call, if each had its own
         for call in sorted(alone, key=lambda call: (call.before, call.width)):
-            if found and found[-1].before == call.before:
-                last = found[-1]
+            if calls and calls[-1].before == call.before:
+                last = calls[-1]
                 both = Call(last.pieces + call.pieces, call.before, last.runs + call.runs, call.width)
                 if both.squares <= MERGED * (separate + call.squares):
-                    found[-1], separate = both, separate + call.squares
+                    calls[-1], separate = both, separate + call.squares
                     continue
-            found.append(call)
+            calls.append(call)
             separate = call.squares
-        return found
+        return calls
 
     def squares(self) -> int:
         """Pairs of tokens that attention computes."""
@@ -92,12 +92,12 @@ class Branches:
 
     def positions(self, shape: tuple[int, int]) -> torch.Tensor:
         """Number of tokens that each token sees besides itself, in rows of `shape`; 0 at padding."""
-        found = np.zeros(shape[0] * shape[1], dtype=np.int64)
+        numbers = np.zeros(shape[0] * shape[1], dtype=np.int64)
         for piece in self.pieces:
             before = self.tokens(piece.before)
             for run in piece.runs:
-                found[self.places(run)] = before + np.arange(self.tokens(run))
-        return torch.from_numpy(found.reshape(shape))
+                numbers[self.places(run)] = before + np.arange(self.tokens(run))
+        return torch.from_numpy(numbers.reshape(shape))
 
 
 def branches_of(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> Branches:

@@ -40,45 +40,26 @@ def lower_right_attention(
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind) and value.dtype != torch.float64:
         # autocast itself would cast in `sdpa`, when the kernel is chosen and the mask is made
         query, key, value = (x.to(torch.get_autocast_dtype(kind)) for x in (query, key, value))
-    if kind not in HAVE_KERNELS:
-        return _masked(plain, query, key, value, masks, **named)
-    groups, keys, values = query.size(1) // key.size(1), key, value
-    # flash kernels take fewer heads of keys than of queries, others do not
-    is_flash = can_use_flash_attention(SDPAParams(query, key, value, None, dropout, False, groups > 1))
-    if not is_flash:
-        keys, values = (x.repeat_interleave(groups, dim=1) if groups > 1 else x for x in (key, value))
-        if not can_use_efficient_attention(SDPAParams(query, keys, values, None, dropout, False, False)):
-            return _masked(plain, query, key, value, masks, **named)
-    output = scaled_dot_product_attention(
-        query,
-        keys,
-        values,
-        attn_mask=causal_lower_right(query.size(2), key.size(2)),
-        dropout_p=dropout,
-        scale=named.get("scaling"),
-        enable_gqa=is_flash and groups > 1,
-    )
-    return output.transpose(1, 2)
-
-
-def _masked(
-    plain: Callable[..., tuple],
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    masks: "CausalMasks",
-    **named: Any,
-) -> torch.Tensor:
-    """By an additive mask, for as many queries at a time as it has rows."""
-    before = key.size(2) - query.size(2)
-    at_once = masks.rows(query.size(2), query)
-    found = []
-    for start in range(0, query.size(2), at_once):
+    if kind in HAVE_KERNELS:
+        groups, keys, values = query.size(1) // key.size(1), key, value
+        # flash kernels take fewer heads of keys than of queries, others do not
+        is_flash = can_use_flash_attention(SDPAParams(query, key, value, None, dropout, False, groups > 1))
+        if not is_flash and groups > 1:
+            keys, values = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+        if is_flash or can_use_efficient_attention(SDPAParams(query, keys, values, None, dropout, False, False)):
+            bias = causal_lower_right(query.size(2), key.size(2))
+            given = {"dropout_p": dropout, "scale": named.get("scaling"), "enable_gqa": is_flash and groups > 1}
+            return scaled_dot_product_attention(query, keys, values, attn_mask=bias, **given).transpose(1, 2)
+    # by an additive mask, for as many queries at a time as it has rows
+    width, before = query.size(2), key.size(2) - query.size(2)
+    at_once = masks.rows(width, query)
+    parts = []
+    for start in range(0, width, at_once):
         some = query[:, :, start : start + at_once]
         end = before + start + some.size(2)
         mask = masks.mask(some.size(2), end, query)
-        found.append(plain(some, key[:, :, :end], value[:, :, :end], mask, **named)[0])
-    return found[0] if len(found) == 1 else torch.cat(found, dim=1)
+        parts.append(plain(some, key[:, :, :end], value[:, :, :end], mask, **named)[0])
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 class CausalMasks:
@@ -91,7 +72,7 @@ class CausalMasks:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._whole: dict[tuple[torch.dtype, torch.device], torch.Tensor] = {}
+        self._whole: torch.Tensor | None = None
 
     def rows(self, width: int, like: torch.Tensor) -> int:
         """Queries that a mask has room for."""
@@ -99,11 +80,9 @@ class CausalMasks:
 
     def mask(self, width: int, length: int, like: torch.Tensor) -> torch.Tensor:
         """Added to the scores of `width` queries, the last of `length` tokens: shape (1, 1, width, length)."""
-        kind = like.dtype, like.device
-        whole = self._whole.get(kind)
-        if whole is None or len(whole) < width:
+        if self._whole is None or len(self._whole) < width or self._whole.dtype != like.dtype:
             # columns that all rows see, and a square in which a later row sees more: other masks are parts of it
             low = torch.full((width, self._most + width), -torch.inf, dtype=like.dtype, device=like.device)
-            whole = self._whole[kind] = low.triu_(self._most + 1)
+            self._whole = low.triu_(self._most + 1)
         first = self._most - (length - width)
-        return whole[None, None, :width, first : first + length]
+        return self._whole[None, None, :width, first : first + length]

@@ -1,31 +1,10 @@
 """What passes need to know of a trainer, its model and its loss: positions, random draws, experts."""
 
-from typing import Any, Protocol
+from typing import Any
 
-from accelerate import Accelerator
 from torch import nn
-from transformers import TrainerCallback
 
 from ..config import CreditConfig
-from ..loss.contract import Contract
-from ..support.processes import Processes
-
-
-class PassTrainer(Protocol):
-    """The parts of a trainer that decide about its passes."""
-
-    args: CreditConfig
-    accelerator: Accelerator
-    model: nn.Module
-    optimizer: Any
-    processes: Processes
-    findings: dict[str, Any]
-    contract: Contract
-    has_custom_loss: bool
-    is_fsdp_enabled: bool
-    is_deepspeed_enabled: bool
-
-    def add_callback(self, callback: TrainerCallback) -> None: ...
 
 
 def positions_of(config: Any) -> str:
@@ -71,22 +50,21 @@ def micro_batch_terms(trainer: Any, model: nn.Module) -> dict[str, str]:
     args = trainer.args
     has_balance = getattr(trainer, "aux_loss_enabled", has_experts(model))
     rules = {
-        ("loss_type='bnpo' divides by the tokens of a micro-batch", "process"): args.loss_type == "bnpo",
-        ("the entropy bonus is a mean over a micro-batch", "process"): has_entropy_bonus(args),
-        ("the auxiliary loss of the experts is that of a micro-batch", "process"): has_balance,
-        ("whiten_advantages='microbatch' compares the rows of a micro-batch", "all"): args.whiten_advantages
-        == "microbatch",
-        ("top_entropy_quantile compares the tokens of a micro-batch", "all"): args.top_entropy_quantile < 1.0,
+        "loss_type='bnpo' divides by the tokens of a micro-batch": ("process", args.loss_type == "bnpo"),
+        "the entropy bonus is a mean over a micro-batch": ("process", has_entropy_bonus(args)),
+        "the auxiliary loss of the experts is that of a micro-batch": ("process", has_balance),
+        "whiten_advantages='microbatch' compares its rows": ("all", args.whiten_advantages == "microbatch"),
+        "top_entropy_quantile compares the tokens of a micro-batch": ("all", args.top_entropy_quantile < 1.0),
     }
-    return dict(reason for reason, holds in rules.items() if holds)
+    return {reason: whose for reason, (whose, holds) in rules.items() if holds}
 
 
-def row_comparing(trainer: PassTrainer) -> list[str]:
+def row_comparing(trainer: Any) -> list[str]:
     """The custom functions that may compare the rows of a micro-batch: not an algorithm that declares `by_row`."""
     is_by_row = trainer.contract.algorithm.by_row is True
     return [name for name in custom_credit(trainer) if name != "credit" or not is_by_row]
 
 
-def custom_credit(trainer: PassTrainer) -> list[str]:
+def custom_credit(trainer: Any) -> list[str]:
     """The custom functions that may give any token credit."""
     return [name for name in ("credit", "selector") if name in trainer.args.custom_functions()]

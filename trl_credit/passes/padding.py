@@ -4,7 +4,6 @@ TRL pads all rows of a generation batch to the longest one. An optimizer step is
 it does not matter which of them share a micro-batch: sorted, most micro-batches are narrow.
 """
 
-import inspect
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,12 +11,11 @@ from typing import Any
 
 import torch
 from accelerate.logging import get_logger
-from peft import PeftModel
 from torch import nn
 
 from .flops import Pass, rows_pass
-from .model_traits import PassTrainer, is_random, micro_batch_terms, row_comparing
-from .prefix_layout import Arrangement, PromptRow, arranged
+from .model_traits import is_random, micro_batch_terms, row_comparing
+from .prefix_layout import MicroBatch, PromptRow, arranged
 from .row_order import Span, cheapest_order, longest
 
 
@@ -28,7 +26,7 @@ class Padding:
     """How a run's rows are sorted and trimmed, by `length_sort`, its loss and its model.
 
     Args:
-        trainer ([`~trl_credit.passes.model_traits.PassTrainer`]):
+        trainer ([`~trl_credit.CreditTrainer`]):
             With its model.
         kind (`str`):
             What the positions of the model depend on, see [`~trl_credit.passes.model_traits.positions_of`].
@@ -40,14 +38,12 @@ class Padding:
         window: Number of micro-batches whose rows may be exchanged; 1 where rows are not sorted.
     """
 
-    def __init__(self, trainer: PassTrainer, *, kind: str, multiple: int) -> None:
+    def __init__(self, trainer: Any, *, kind: str, multiple: int) -> None:
         args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
         self.trims = (args.length_sort == "auto" or args.rollouts == "tree") and kind != "scaled"
         self._trims_prompts, self._multiple = kind == "relative", multiple
-        plain = model.get_base_model() if isinstance(model, PeftModel) else model
-        takes_positions = "position_ids" in inspect.signature(type(plain).forward).parameters
         # models with images make their own positions
-        self._numbers_columns = takes_positions and model.config.get_text_config() is model.config
+        self._numbers_columns = model.config.get_text_config() is model.config
         self.window = min(args.steps_per_generation, args.gradient_accumulation_steps)
         if args.length_sort == "off" or not self.trims:
             self.window = 1
@@ -70,7 +66,7 @@ class Padding:
         *,
         window: int,
         needed: Sequence[bool] | None = None,
-    ) -> Arrangement:
+    ) -> list[MicroBatch]:
         """The cheapest micro-batches of `size` unpacked rows. One without a row that is `needed` costs nothing."""
 
         def order(part: Sequence[PromptRow], needed: Sequence[bool] | None) -> Sequence[int]:
@@ -107,15 +103,15 @@ class Padding:
         return model.register_forward_pre_hook(number, with_kwargs=True)
 
 
-def _reasons_against_sorting(trainer: PassTrainer, model: nn.Module) -> list[str]:
+def _reasons_against_sorting(trainer: Any, model: nn.Module) -> list[str]:
     """Why rows must stay in the micro-batches that TRL put them in: whatever is not a sum over the rows of a window."""
     args = trainer.args
     window, batch = args.gradient_accumulation_steps, args.steps_per_generation
-    sizes = f"steps_per_generation={batch} and gradient_accumulation_steps={window}"
     custom = row_comparing(trainer)
+    divides = batch % window == 0 or window % batch == 0
     draws = args.neftune_noise_alpha is not None or is_random(model)
     rules = {
-        f"{sizes} do not divide each other": batch % window != 0 != window % batch,
+        "steps_per_generation and gradient_accumulation_steps do not divide each other": not divides,
         f"your custom {' and '.join(custom)} may compare the rows of a micro-batch": bool(custom),
         "selector='random' draws by micro-batch": args.selector == "random",
         "the model draws at random (dropout or noise) by micro-batch": draws,

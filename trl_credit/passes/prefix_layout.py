@@ -3,7 +3,7 @@
 Shared prompts: the row holds the prompts, each once and without its last token. Behind them come the responses, each
 after the last token of its prompt, which predicts its first token. They keep their positions.
 
-End to end: one row after the other, each with its prompt, and no padding between them. Positions start anew.
+Packed sequences: one row after the other, each with its prompt, and no padding between them. Positions start anew.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,11 +36,11 @@ class Packing:
 
     Attributes:
         groups: Rows with a response, by prompt.
-        padding: Padding tokens, in front of shared prompts and behind rows end to end.
+        padding: Padding tokens, in front of shared prompts and behind packed sequences.
         length: Tokens of the packed row, with padding.
         kept: Tokens at the end for which the head is computed.
-        branches: Which token sees which; `None` where rows lie end to end.
-        ends: Lengths of the rows that lie end to end, then of the padding.
+        branches: Which token sees which; `None` for packed sequences.
+        ends: Lengths of the packed sequences, then of the padding.
     """
 
     groups: list[list[int]]
@@ -57,19 +57,18 @@ class Packing:
         return Pass(self.length, squares, self.kept)
 
 
-@dataclass(frozen=True)
-class Arrangement:
-    """How the rows of a batch are put into micro-batches.
+class MicroBatch(NamedTuple):
+    """A micro-batch of a batch.
 
     Attributes:
-        order: Order of the rows; micro-batches take them one after the other.
-        costs: Costs of the passes over the micro-batches.
-        packings: Packing of each micro-batch, `None` for unpacked rows.
+        places: Numbers of its rows, in their order.
+        cost: What the pass over it costs.
+        packing: How its rows are packed, `None` for unpacked ones.
     """
 
-    order: list[int]
-    costs: list[Pass]
-    packings: list[Packing | None]
+    places: list[int]
+    cost: Pass
+    packing: Packing | None
 
 
 def arranged(
@@ -80,7 +79,7 @@ def arranged(
     needed: Sequence[bool] | None,
     order: Callable[[Sequence[PromptRow], Sequence[bool] | None], Sequence[int]],
     form: Callable[[Sequence[PromptRow]], tuple[Pass, Packing | None]],
-) -> Arrangement:
+) -> list[MicroBatch]:
     """Puts the rows of a batch into micro-batches.
 
     Args:
@@ -95,17 +94,15 @@ def arranged(
         form (`Callable`):
             Cost and packing of a micro-batch.
     """
-    found = Arrangement([], [], [])
+    batches = []
     for start in range(0, len(rows), size * window):
         part = slice(start, start + size * window)
         places = [start + k for k in order(rows[part], needed and needed[part])]
         for own in (places[i : i + size] for i in range(0, len(places), size)):
             cost, packing = form([rows[k] for k in own])
-            is_made = needed is None or any(needed[k] for k in own)
-            found.costs.append(cost if is_made else Pass(0, 0, 0))
-            found.packings.append(packing)
-        found.order.extend(places)
-    return found
+            is_computed = needed is None or any(needed[k] for k in own)
+            batches.append(MicroBatch(own, cost if is_computed else Pass(0, 0, 0), packing))
+    return batches
 
 
 def by_prompt(rows: Sequence[PromptRow]) -> list[int]:
@@ -132,8 +129,8 @@ def packing_of(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | Non
     return Packing(groups, length - needed, length, kept, _branches(groups, rows, length - needed))
 
 
-def end_to_end(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | None:
-    """Lays the rows of a micro-batch end to end; `None` where none has a response. `multiple` as for [`packing_of`]."""
+def packed_sequences(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | None:
+    """Packs the rows of a micro-batch as sequences; `None` where none has a response. [`packing_of`] has `multiple`."""
     groups = [[i] for i, row in enumerate(rows) if row.response > 0]
     if not groups:
         return None
@@ -170,19 +167,16 @@ class Layout:
     """Maps B rows of P + T columns to a packed row of L tokens, and its results back.
 
     Attributes:
+        packing: The packing, which has K tokens at the end for which the head is computed.
         source: Which of the B · (P + T) columns each token comes from, shape (1, L); 0 at padding.
-        mask: Shape (1, L), 0 at padding; of rows end to end also at prompts, which need no probabilities.
-        branches, ends: As in [`Packing`].
+        mask: Shape (1, L), 0 at padding; of packed sequences also at prompts, which need no probabilities.
         place: Index of each response token among the last K tokens of the packed row, shape (B, T); −1 at padding.
-        kept: K, the number of tokens at the end for which the head is computed.
     """
 
+    packing: Packing
     source: torch.Tensor
     mask: torch.Tensor
-    branches: Branches | None
     place: torch.Tensor
-    kept: int
-    ends: tuple[int, ...] = ()
 
     def rows_of(self, x: torch.Tensor) -> torch.Tensor:
         """Results of a packed pass, shape (1, K, …), as those of the rows, shape (B, T, …); 0 at padding."""
@@ -218,5 +212,4 @@ def layout_of(
         mask[0, at + before : at + before + response] = 1
         place[i, :response] = at + before - (length - packing.kept) + np.arange(response)
         at += before + response
-    found = (torch.from_numpy(x).to(device) for x in (source, mask))
-    return Layout(*found, packing.branches, torch.from_numpy(place).to(device), packing.kept, packing.ends)
+    return Layout(packing, *(torch.from_numpy(x).to(device) for x in (source, mask, place)))

@@ -9,10 +9,10 @@ import torch
 from ..loss import keys
 from ..loss.loss_pass import LossPass
 from .attention import tree_attention
-from .end_to_end import sequence_attention
-from .model_traits import PassTrainer, is_random, positions_of
+from .model_traits import is_random, positions_of
+from .packed_sequences import sequence_attention
 from .padding import Padding
-from .prefix_layout import Arrangement, Layout, Packing, PromptRow, layout_of, zero_where
+from .prefix_layout import Layout, MicroBatch, Packing, PromptRow, layout_of, zero_where
 from .row_order import Span, columns_of, is_by_row, reordered, rows_of, trimmed
 from .shared_prefix import SharedPrefix
 from .zero_advantage import ZeroAdvantageSkips
@@ -26,7 +26,7 @@ class ReducedPasses:
     `skip_zero_advantage`. With all three off they are TRL's own.
 
     Args:
-        trainer ([`~trl_credit.passes.model_traits.PassTrainer`]):
+        trainer ([`~trl_credit.CreditTrainer`]):
             With its model.
         forward (`Callable`):
             TRL's forward pass, bound to the trainer.
@@ -41,7 +41,7 @@ class ReducedPasses:
         skipping ([`~trl_credit.passes.zero_advantage.ZeroAdvantageSkips`]): Which micro-batches need no pass.
     """
 
-    def __init__(self, trainer: PassTrainer, forward: Callable[..., tuple]) -> None:
+    def __init__(self, trainer: Any, forward: Callable[..., tuple]) -> None:
         args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
         self._trainer, self._forward = trainer, forward
         kind = positions_of(model.config.get_text_config())
@@ -51,7 +51,6 @@ class ReducedPasses:
         self.prefix = SharedPrefix(trainer, kind=kind, multiple=multiple, draws=is_random(model))
         self.reshapes = self.padding.trims or self.prefix.may_pack
         self.skipping = ZeroAdvantageSkips(trainer)
-        trainer.add_callback(self.skipping)
         self.skips, self.close_step = self.skipping.skips, self.skipping.close_step
 
     # Generation batches
@@ -74,23 +73,22 @@ class ReducedPasses:
             needed = self.skipping.credited(batches).tolist()
         plain = padding.arrangement(rows, size, columns_of(batches[0]), window=padding.window, needed=needed)
         if prefix.may_pack:
-            how = {"size": size, "window": padding.window, "needed": needed}
-            shared = prefix.share(rows, plain.costs, **how) if is_whole else None
+            shared = None
+            if is_whole:
+                shared = prefix.share(rows, plain, size=size, window=padding.window, needed=needed)
             if prefix.verify(shared is not None, lambda: self._compared(batches, rows, shared)):
                 return self._arranged(batches, rows, shared)
         return self._arranged(batches, rows, plain) if padding.trims else batches
 
     def _arranged(
-        self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], chosen: Arrangement
+        self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], chosen: Sequence[MicroBatch]
     ) -> list[dict[str, Any]]:
-        size, window, found = len(batches[0][keys.PROMPT_IDS]), self.padding.window, []
+        size, window, arranged = len(batches[0][keys.PROMPT_IDS]), self.padding.window, []
         for start in range(0, len(batches), window):
-            part, first = batches[start : start + window], start * size
-            order = [k - first for k in chosen.order[first : first + size * len(part)]]
-            found += reordered(part, order) if order != [*range(len(order))] else map(dict, part)
-        parts = (chosen.order[i * size : (i + 1) * size] for i in range(len(found)))
-        formed = zip(found, parts, chosen.packings, strict=True)
-        return [self._formed(batch, [rows[k] for k in part], packing) for batch, part, packing in formed]
+            order = [k - start * size for own in chosen[start : start + window] for k in own.places]
+            arranged += reordered(batches[start : start + window], order)
+        formed = zip(arranged, chosen, strict=True)
+        return [self._formed(batch, [rows[k] for k in own.places], own.packing) for batch, own in formed]
 
     def _formed(self, batch: dict[str, Any], rows: Sequence[PromptRow], packing: Packing | None) -> dict[str, Any]:
         """A micro-batch of these rows, trimmed, and with a layout where it is to be packed."""
@@ -107,15 +105,15 @@ class ReducedPasses:
 
     @torch.no_grad()
     def _compared(
-        self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], shared: Arrangement | None
+        self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], shared: Sequence[MicroBatch] | None
     ) -> float | None:
         """By how many nats, on average, packing changes the log-probabilities of the first micro-batch that shares a
         prompt. Two passes, on every process."""
         packed = batches if shared is None else self._arranged(batches, rows, shared)
         batch = next((batch for batch in packed if keys.PACKED_LAYOUT in batch), packed[0])
         cut, layout = batch.get(keys.COLUMNS_CUT, 0), batch.get(keys.PACKED_LAYOUT)
-        given = self._trainer.model, _arguments(batch), {}
-        plain, used = (self._pass(*given, cut=cut, layout=x)[0] for x in (None, layout))
+        args = _arguments(batch)
+        plain, used = (self._pass(self._trainer.model, args, {}, cut=cut, layout=x)[0] for x in (None, layout))
         if layout is None:
             return None
         mask_t = batch[keys.COMPLETION_MASK]
@@ -148,14 +146,15 @@ class ReducedPasses:
         """A forward pass over rows that have lost `cut` columns in front, packed where they have a layout."""
         if layout is not None:
             ids = args[0].flatten()[layout.source]
-            if layout.branches is None:
-                attention = sequence_attention(model, layout.ends, ids.device)
+            packing = layout.packing
+            if packing.branches is None:
+                attention = sequence_attention(model, packing.ends, ids.device)
             else:
                 # the position number of each token in its unpacked row: the rounding of rotary angles depends on it
                 positions = layout.source % args[0].size(1) + cut
-                attention = tree_attention(model, branches=layout.branches, position_ids=positions)
+                attention = tree_attention(model, branches=packing.branches, position_ids=positions)
             with attention:
-                output = self._forward(model, ids, layout.mask, layout.kept, **kwargs | {"batch_size": len(ids)})
+                output = self._forward(model, ids, layout.mask, packing.kept, **kwargs | {"batch_size": len(ids)})
             return tuple(None if x is None else layout.rows_of(x) for x in output)
         if not self.padding.trims:
             return self._forward(model, *args, **kwargs)
@@ -175,25 +174,24 @@ class ReducedPasses:
         rows, is_whole = rows_of(*tensors[2:], tensors[0] if may_pack else None)
         chosen = self.padding.arrangement(rows, size, there, window=len(rows))
         if may_pack and is_whole:
-            chosen = self.prefix.share(rows, chosen.costs, size=size, window=len(rows)) or chosen
-        if not (self.padding.trims or any(chosen.packings)):
+            chosen = self.prefix.share(rows, chosen, size=size, window=len(rows)) or chosen
+        if not (self.padding.trims or any(own.packing for own in chosen)):
             return self._forward(model, *args, **given)
-        found: list[torch.Tensor | None] = []
-        for i, packing in enumerate(chosen.packings):
-            places = chosen.order[i * size : (i + 1) * size]
+        results: list[torch.Tensor | None] = []
+        for places, _, packing in chosen:
             index = torch.tensor(places, device=input_ids.device)
             part = self._formed({name: x[index] for name, x in whole.items()}, [rows[k] for k in places], packing)
             named = given | {name: part[name] for name in keys.TYPE_IDS if name in part} | {"batch_size": len(places)}
-            how = {"cut": part.get(keys.COLUMNS_CUT, 0), "layout": part.get(keys.PACKED_LAYOUT)}
-            output = self._pass(model, _arguments(part), named, **how)
-            found = found or [None if x is None else x.new_zeros(len(rows), width, *x.shape[2:]) for x in output]
-            for whole_t, part_t in zip(found, output, strict=True):
+            cut, layout = part.get(keys.COLUMNS_CUT, 0), part.get(keys.PACKED_LAYOUT)
+            output = self._pass(model, _arguments(part), named, cut=cut, layout=layout)
+            results = results or [None if x is None else x.new_zeros(len(rows), width, *x.shape[2:]) for x in output]
+            for whole_t, part_t in zip(results, output, strict=True):
                 if whole_t is not None:
                     whole_t[index, : part_t.size(1)] = zero_where(part[keys.COMPLETION_MASK] == 0, part_t)
-        return tuple(found)
+        return tuple(results)
 
 
-def make_passes(trainer: PassTrainer, forward: Callable[..., tuple]) -> ReducedPasses:
+def make_passes(trainer: Any, forward: Callable[..., tuple]) -> ReducedPasses:
     """The passes of a trainer: see [`ReducedPasses`]."""
     return ReducedPasses(trainer, forward)
 

@@ -30,15 +30,14 @@ def rows_of(
     Returns:
         The rows, and whether all of them are without holes and have a prompt.
     """
-    ends, masks = [], ((prompt_mask, True), (completion_mask, False))
-    for mask, backwards in masks:
+    ends, counts = [], []
+    for mask, backwards in ((prompt_mask != 0, True), (completion_mask != 0, False)):
         number = torch.arange(1, mask.size(1) + 1, device=mask.device)
-        ends.append(((mask != 0) * (number.flip(0) if backwards else number)).amax(1))
+        ends.append((mask * (number.flip(0) if backwards else number)).amax(1))
+        counts.append(mask.sum(1))
     numbers = torch.arange(len(prompt_mask), device=prompt_mask.device)
     if prompt_ids is not None:
-        known = torch.where(prompt_mask != 0, prompt_ids + 1, 0)
-        numbers = known.unique(dim=0, return_inverse=True)[1]
-    counts = [(mask != 0).sum(1) for mask, _ in masks]
+        numbers = torch.where(prompt_mask != 0, prompt_ids + 1, 0).unique(dim=0, return_inverse=True)[1]
     table = torch.stack([numbers, *ends, *counts], 1).tolist()
     is_whole = all(row[1:3] == row[3:] and row[1] > 0 for row in table)
     return [PromptRow(*row[:3]) for row in table], is_whole
@@ -71,7 +70,9 @@ def cheapest_order(rows: Sequence[PromptRow], size: int, *, needed: Sequence[boo
 
 def reordered(batches: Sequence[dict[str, Any]], order: list[int]) -> list[dict[str, Any]]:
     """Micro-batches of the same rows in another order. Entries without rows stay."""
-    size, found = len(order) // len(batches), [dict(batch) for batch in batches]
+    size, copies = len(order) // len(batches), [dict(batch) for batch in batches]
+    if order == list(range(len(order))):
+        return copies
     for name, first in batches[0].items():
         if isinstance(first, torch.Tensor) and first.dim() > 0:
             rows = torch.cat([batch[name] for batch in batches])[torch.tensor(order, device=first.device)]
@@ -80,26 +81,26 @@ def reordered(batches: Sequence[dict[str, Any]], order: list[int]) -> list[dict[
             rows = [every[k] for k in order]
         else:
             continue
-        for i, batch in enumerate(found):
+        for i, batch in enumerate(copies):
             batch[name] = rows[i * size : (i + 1) * size]
-    return found
+    return copies
 
 
 def trimmed(batch: dict[str, Any], span: Span, *, are_columns: bool) -> dict[str, Any]:
     """A copy of a micro-batch, cut to the columns of `span`. `are_columns`: whether type ids are numbers of columns."""
     there = columns_of(batch)
-    drop, found = there.prompt - span.prompt, dict(batch)
+    drop, short = there.prompt - span.prompt, dict(batch)
     for name, value in batch.items():
         if not isinstance(value, torch.Tensor) or value.dim() < 2:
             continue
         if name.startswith("prompt_"):
-            found[name] = value[:, drop:]
+            short[name] = value[:, drop:]
         elif name in keys.TYPE_IDS:
             own = value[:, drop : there.prompt + span.completion]
-            found[name] = (own - drop).clamp(min=0) if are_columns and name == keys.VISIBLE_UNTIL else own
+            short[name] = (own - drop).clamp(min=0) if are_columns and name == keys.VISIBLE_UNTIL else own
         elif name not in keys.FORWARD and value.size(1) == there.completion > 1:
-            found[name] = value[:, : span.completion]
-    return found
+            short[name] = value[:, : span.completion]
+    return short
 
 
 def columns_of(batch: dict[str, Any]) -> Span:

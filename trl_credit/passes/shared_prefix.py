@@ -2,21 +2,22 @@
 do that, no padding is computed. Credit, loss and metrics see unpacked tensors."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from accelerate.logging import get_logger
 from torch import nn
 
 from .attention import branch_problem, takes_branches
-from .end_to_end import KERNELS, can_lie_end_to_end
 from .flops import Cost, Pass, cost_of, cost_of_calls, rows_pass
-from .model_traits import PassTrainer
-from .prefix_layout import Arrangement, Packing, PromptRow, arranged, by_prompt, end_to_end, packing_of
+from .packed_sequences import KERNELS, takes_packed_sequences
+from .prefix_layout import MicroBatch, Packing, PromptRow, arranged, by_prompt, packed_sequences, packing_of
 from .row_order import longest
 
 
 logger = get_logger(__name__)
 
-IS_EXACT, ENDS_ARE_EXACT = "shared_prefix_is_exact", "rows_end_to_end_are_exact"  # among a run's findings
+# among a run's findings; checkpoints have these names
+IS_EXACT, SEQUENCES_ARE_EXACT = "shared_prefix_is_exact", "rows_end_to_end_are_exact"
 # "auto" packs where passes cost less by this factor, since the estimate leaves out the copies that shared prompts take,
 # or have fewer tokens by this factor
 GAIN, WITHOUT_COPIES = 1.3, 1.05
@@ -33,7 +34,7 @@ class SharedPrefix:
     """Decides which rows share a prompt, by `shared_prefix`, the model and the rows of each batch.
 
     Args:
-        trainer ([`~trl_credit.passes.model_traits.PassTrainer`]):
+        trainer ([`~trl_credit.CreditTrainer`]):
             With its model. Its `findings` keep whether packing is exact, also in checkpoints.
         kind (`str`):
             What the positions of the model depend on, see [`~trl_credit.passes.model_traits.positions_of`].
@@ -46,27 +47,27 @@ class SharedPrefix:
         ValueError: `shared_prefix="on"`, and the model cannot share prompts.
     """
 
-    def __init__(self, trainer: PassTrainer, *, kind: str, multiple: int, draws: bool) -> None:
+    def __init__(self, trainer: Any, *, kind: str, multiple: int, draws: bool) -> None:
         args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
         self._trainer, self._mode, self._multiple = trainer, args.shared_prefix, multiple
-        # packed rows of trees share prompts already
-        self.may_pack = args.shared_prefix != "off" and not (args.rollouts == "tree" and args.tree_rows == "packed")
         cost, implementation = cost_of(model.config), model.config.get_text_config()._attn_implementation
-        problem = _problem(trainer, model, kind) if self.may_pack else None
-        self._end_to_end = False
-        is_attention_alone = problem is not None and _problem(trainer, model, kind, known=implementation) is None
-        if is_attention_alone and args.shared_prefix == "auto" and not draws:
-            self._end_to_end = implementation in KERNELS and can_lie_end_to_end(model)
-            problem = None if self._end_to_end else problem
-            padding = ", and no padding," if self._end_to_end else ""
-            logger.warning(_OTHER_ATTENTION, padding, implementation)
-        self._finding = ENDS_ARE_EXACT if self._end_to_end else IS_EXACT
+        # packed rows of trees share prompts already
+        wanted = args.shared_prefix != "off" and not (args.rollouts == "tree" and args.tree_rows == "packed")
+        problem = _problem(trainer, model, kind) if wanted else None
+        self._packs_sequences = False
+        if problem is not None and args.shared_prefix == "auto" and not draws:
+            if _problem(trainer, model, kind, known=implementation) is None:  # attention is all that is in the way
+                self._packs_sequences = implementation in KERNELS and takes_packed_sequences(model)
+                problem = None if self._packs_sequences else problem
+                padding = ", and no padding," if self._packs_sequences else ""
+                logger.warning(_OTHER_ATTENTION, padding, implementation)
+        self._finding = SEQUENCES_ARE_EXACT if self._packs_sequences else IS_EXACT
         trainer.findings.setdefault(self._finding, None)
         if problem is None and cost is None:
             problem = "needs to know the size of the model's layers, and its configuration does not give it"
-        if self.may_pack and args.shared_prefix == "on" and problem is not None:
+        if wanted and args.shared_prefix == "on" and problem is not None:
             raise ValueError(f"shared_prefix='on' {problem}; or set shared_prefix='auto'.")
-        self.may_pack &= problem is None and not (draws and args.shared_prefix == "auto")
+        self.may_pack = wanted and problem is None and not (draws and args.shared_prefix == "auto")
         # with "on", rows of one prompt share its random draws, so a comparison says nothing
         self._draws = draws
         self.cost = cost or Cost(1.0, 0.0, 0.0)
@@ -86,48 +87,48 @@ class SharedPrefix:
     def share(
         self,
         rows: Sequence[PromptRow],
-        plain: Sequence[Pass],
+        plain: Sequence[MicroBatch],
         *,
         size: int,
         window: int,
         needed: Sequence[bool] | None = None,
-    ) -> Arrangement | None:
+    ) -> list[MicroBatch] | None:
         """How to pack the rows of a batch; `None` if no two rows of a micro-batch share a prompt or, with "auto", if
         packing saves too little.
 
         Args:
             rows (sequence of [`PromptRow`]):
                 Rows in TRL's order.
-            plain (sequence of [`~trl_credit.passes.flops.Pass`]):
-                Passes over unpacked rows.
+            plain (sequence of [`MicroBatch`]):
+                The micro-batches of unpacked rows.
             size, window (`int`):
                 Rows of a micro-batch, and micro-batches whose rows may be exchanged.
             needed (sequence of `bool`, *optional*):
                 Rows that need a pass. Micro-batches without one of them are skipped, and come first.
         """
 
-        packed = end_to_end if self._end_to_end else packing_of
+        packed = packed_sequences if self._packs_sequences else packing_of
 
         def order(part: Sequence[PromptRow], needed: Sequence[bool] | None) -> Sequence[int]:
             places = by_prompt(part) if window > 1 else range(len(part))
             return places if needed is None else sorted(places, key=lambda k: needed[k])
 
         def form(part: Sequence[PromptRow]) -> tuple[Pass, Packing | None]:
-            packing, span = packed(part, multiple=self._multiple), longest(part)
-            plain = rows_pass(len(part), length=sum(span), scored=span.completion)
-            return packing.cost if packing else plain, packing
+            if (packing := packed(part, multiple=self._multiple)) is not None:
+                return packing.cost, packing
+            span = longest(part)
+            return rows_pass(len(part), length=sum(span), scored=span.completion), None
 
-        found = arranged(rows, size, window=window, needed=needed, order=order, form=form)
-        if not any(found.packings):
+        shared = arranged(rows, size, window=window, needed=needed, order=order, form=form)
+        if not any(batch.packing for batch in shared):
             return None
-        if self._end_to_end:  # attention and the head skip the padding of plain rows too
-            tokens, left = (sum(x.tokens for x in passes) for passes in (plain, found.costs))
-            return found if tokens >= WITHOUT_COPIES * left else None
-        before, after = (sum(map(self.cost.forward, passes)) for passes in (plain, found.costs))
-        made = (x for x, cost in zip(found.packings, found.costs, strict=True) if x is not None and cost.tokens)
-        calls = sum(len(packing.branches.calls) for packing in made)
+        if self._packs_sequences:  # attention and the head skip the padding of plain rows too
+            tokens, left = (sum(batch.cost.tokens for batch in batches) for batches in (plain, shared))
+            return shared if tokens >= WITHOUT_COPIES * left else None
+        before, after = (sum(self.cost.forward(batch.cost) for batch in batches) for batches in (plain, shared))
+        calls = sum(len(batch.packing.branches.calls) for batch in shared if batch.packing and batch.cost.tokens)
         is_worth_it = before >= GAIN * after and before - after >= self._of_a_call * calls
-        return found if self._mode == "on" or is_worth_it else None
+        return shared if self._mode == "on" or is_worth_it else None
 
     def verify(self, would_pack: bool, compared: Callable[[], float | None]) -> bool:
         """Whether this process may pack. Packed and plain rows are compared once; calls are collective until then.
@@ -149,8 +150,7 @@ class SharedPrefix:
             self._trainer.findings[self._finding] = not processes.max(int(failed))
             if not self.is_exact:
                 far = f"{difference:.2g} nats per token away from" if failed else "unlike"
-                packed = "end to end" if self._end_to_end else "with a shared prompt"
-                message = f"log-probabilities of rows {packed} are {far} those of plain rows of this model"
+                message = f"log-probabilities of packed rows are {far} those of plain rows of this model"
                 if self._mode == "on":
                     raise ValueError(f"shared_prefix='on': {message}: set shared_prefix='off'.")
                 logger.warning("shared_prefix='auto' leaves rows unpacked: %s", message)
@@ -163,7 +163,7 @@ class SharedPrefix:
         return TOLERANCE if is_whole else OF_HALF
 
 
-def _problem(trainer: PassTrainer, model: nn.Module, kind: str, *, known: str = "sdpa") -> str | None:
+def _problem(trainer: Any, model: nn.Module, kind: str, *, known: str = "sdpa") -> str | None:
     """Why passes over packed rows would differ from those over unpacked ones; `None` if they would not, with the
     `known` implementation of attention."""
     config = model.config

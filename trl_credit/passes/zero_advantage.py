@@ -4,37 +4,32 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import TrainerCallback
 
-from ..config import CreditConfig
 from ..loss import keys
 from ..loss.batch import loss_mask
 from ..loss.metrics import wide
 from ..loss.nonfinite import updates_in_backward
-from .model_traits import PassTrainer, custom_credit, has_entropy_bonus, has_experts, is_random
+from .model_traits import custom_credit, has_entropy_bonus, has_experts, is_random
 
 
-class ZeroAdvantageSkips(TrainerCallback):
+class ZeroAdvantageSkips:
     """Which micro-batches of a run are skipped, by `skip_zero_advantage`, its loss, model and processes.
 
     Args:
-        trainer ([`~trl_credit.passes.model_traits.PassTrainer`]):
+        trainer ([`~trl_credit.CreditTrainer`]):
             With its model.
 
     Attributes:
         applies: Whether any may be skipped: only where a token without an advantage has no gradient at all.
     """
 
-    def __init__(self, trainer: PassTrainer) -> None:
+    def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
         self.applies = trainer.args.skip_zero_advantage == "auto" and not _has_other_gradients(trainer)
         # processes exchange their gradients in the last pass of a window
         self._gradients_meet = trainer.processes.count > 1 or trainer.is_fsdp_enabled
         self._reached: list[torch.nn.Parameter] = []
         self._computed = self._skipped = 0  # micro-batches of the current accumulation window
-
-    def on_step_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
-        self._computed = self._skipped = 0  # an interrupted window may have left counts
 
     def credited(self, batches: Sequence[dict[str, Any]]) -> torch.Tensor:
         """Rows of micro-batches, one after the other, with an advantage other than 0 at a token of the loss: bool."""
@@ -82,7 +77,7 @@ class ZeroAdvantageSkips(TrainerCallback):
         return [p for p in self._trainer.model.parameters() if state.get(p)]
 
 
-def _has_other_gradients(trainer: PassTrainer) -> bool:
+def _has_other_gradients(trainer: Any) -> bool:
     """Whether a token without an advantage may have a gradient, or a pass has another effect."""
     args = trainer.args
     model = trainer.accelerator.unwrap_model(trainer.model)

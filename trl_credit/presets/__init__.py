@@ -1,20 +1,19 @@
 """Named presets of the knobs, one file per algorithm, and the registry that `--algo` reads. Imports `config`, and may
 import `loss` for a credit function.
 
-`docs/architecture.md` lists the steps to add an algorithm. `benchmarks/readme_table.py` prints the README's table.
+`docs/architecture.md` lists the steps to add an algorithm. `benchmarks/algorithm_lists.py` writes everything that lists
+them all: the stub `__init__.pyi`, the README's table, tables of other pages, and the contents of the site.
 """
 
 from importlib import import_module
 
+from .. import STEMS
 from .preset import Preset, paper
 
 
 __all__ = ["PRESETS", "Preset", "paper", "summaries"]
 
-# one file each; GRPO is the first, since all others build on it
-_NAMES = "grpo dapo dr_grpo p_trace s_trace grpo_lambda fipo gspo gspo_token ha_dw opo clip_cov kl_cov spo_chain"
-_NAMES += " spo_tree vine_ppo"
-PRESETS: dict[str, Preset] = {name: import_module(f".{name}", __name__).PRESET for name in _NAMES.split()}
+PRESETS: dict[str, Preset] = {name: import_module(f".{name}", __name__).PRESET for name in STEMS}
 
 
 def summaries() -> str:

@@ -1,4 +1,9 @@
-"""Clip-Cov (arXiv 2505.22617): a few tokens of high covariance lose their gradient, which keeps the entropy up."""
+"""Clip-Cov (arXiv 2505.22617): a few tokens of high covariance lose their gradient, which keeps the entropy up.
+
+A few tokens make the entropy fall most: those with a high product of (A − mean A) and (ℓ° − mean ℓ°), their covariance.
+Clip-Cov takes the gradient from a small share of these tokens, drawn at random. The entropy falls more slowly, and all
+other tokens keep their credit.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,7 +32,7 @@ TREE_RULE = Rule({}, when(rollouts=anything_but("tree")), "a node of a tree is i
 class ByBatch:
     """Statistics of the generation batch, or of the micro-batch as in the released code."""
 
-    cov_statistics: str = knob("batch", "Tokens of the means and the choice.", one_of("batch", "microbatch"))
+    cov_statistics: str = knob("batch", one_of("batch", "microbatch"))
 
     needs = ("logps",)
 
@@ -44,16 +49,22 @@ class ByBatch:
 class ClipCov(ByBatch):
     """Clip-Cov: M without the chosen tokens, which still count in the normaliser."""
 
-    cov_share: float = knob(2e-4, "Share of the tokens that lose their gradient (Clip-Cov).", SHARE)
-    cov_range: list[float] = knob([1.0, 5.0], "Covariance of Clip-Cov's candidates.", LOW_HIGH)
+    cov_share: float = knob(2e-4, SHARE)
+    cov_range: list[float] = knob([1.0, 5.0], LOW_HIGH)
 
     def chosen(
         self, config: CreditConfig, batch: BatchTokens, *, clipped_t: torch.Tensor | None = None
     ) -> torch.Tensor:
         """1 for the tokens that lose their gradient."""
-        how = {"share": self.cov_share, "cov_range": self.cov_range, "clipped_t": clipped_t}
-        given = {"advantage_t": batch.advantage_t, "generator": batch.generator, "mask_t": batch.mask_t}
-        return clip_cov_tokens(batch.logp_t, **how, **given)
+        return clip_cov_tokens(
+            batch.logp_t,
+            advantage_t=batch.advantage_t,
+            share=self.cov_share,
+            cov_range=self.cov_range,
+            clipped_t=clipped_t,
+            generator=batch.generator,
+            mask_t=batch.mask_t,
+        )
 
     def credit(self, config: CreditConfig, tokens: Tokens) -> Credit:
         plain, chosen_t = assign_credit(config, tokens), tokens.statistics_t
@@ -106,14 +117,6 @@ PRESET = Preset(
     summary="a random few tokens of high covariance of A and ℓ lose their gradient",
     use_when="the entropy falls too early in runs with several updates per batch; not measured here",
     cost="one more forward pass per batch, for π_old; it samples once for 8 updates",
-    idea=(
-        (
-            "A few tokens make the entropy fall most: those with a high product of (A − mean A) and (ℓ° − mean ℓ°), "
-            "their covariance."
-        ),
-        "Clip-Cov takes the gradient from a small share of these tokens, drawn at random.",
-        "The entropy falls more slowly, and all other tokens keep their credit.",
-    ),
     formula="W = ℓ − ℓ°, A = group advantage, M = all but a few tokens with 1 < (A − mean A)(ℓ° − mean ℓ°) < 5",
     config=ClipCovConfig,
 )

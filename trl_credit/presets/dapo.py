@@ -1,4 +1,10 @@
-"""DAPO (arXiv 2503.14476): token-mean loss, asymmetric clipping, no loss on truncated responses."""
+"""DAPO (arXiv 2503.14476): token-mean loss, asymmetric clipping, no loss on truncated responses.
+
+GRPO averages the loss within each response first, so a token of a long response counts less, and its clip holds back
+improbable tokens. DAPO takes the mean over all tokens of the batch, raises the upper clip limit to 0.28, and leaves
+truncated responses out of the loss. All tokens weigh the same, improbable tokens can gain more probability, and a
+response is not punished for the length limit alone.
+"""
 
 from dataclasses import dataclass
 
@@ -39,20 +45,6 @@ PRESET = Preset(
     summary="token-mean loss, asymmetric clipping, truncated responses left out",
     use_when="responses differ much in length, and some reach the length limit",
     cost='as GRPO; with `groups="refill"` more rollouts',
-    idea=(
-        (
-            "GRPO averages the loss within each response first, so a token of a long response counts less, and its "
-            "clip holds back improbable tokens."
-        ),
-        (
-            "DAPO takes the mean over all tokens of the batch, raises the upper clip limit to 0.28, and leaves "
-            "truncated responses out of the loss."
-        ),
-        (
-            "All tokens weigh the same, improbable tokens can gain more probability, and a response is not punished "
-            "for the length limit alone."
-        ),
-    ),
     formula="W = ℓ − ℓ°, A = group advantage, M = all tokens of finished responses",
     config=DAPOConfig,
     uses=lambda args: args.loss_type == "dapo",

@@ -1,4 +1,9 @@
-"""Dr. GRPO (arXiv 2503.20783): normalizers without length bias and difficulty bias."""
+"""Dr. GRPO (arXiv 2503.20783): normalizers without length bias and difficulty bias.
+
+GRPO divides by the length of a response and by the standard deviation of its group's rewards. Dr. GRPO divides the loss
+by a constant instead, and its advantage is the reward minus the group's mean. A long wrong response no longer gets a
+smaller penalty per token, and very easy and very hard prompts no longer get a larger weight.
+"""
 
 from dataclasses import dataclass
 
@@ -33,14 +38,6 @@ PRESET = Preset(
     summary="no std, constant normaliser",
     use_when="response length and the spread of a group's rewards should not change the weight of a token",
     cost="as GRPO",
-    idea=(
-        "GRPO divides by the length of a response and by the standard deviation of its group's rewards.",
-        "Dr. GRPO divides the loss by a constant instead, and its advantage is the reward minus the group's mean.",
-        (
-            "A long wrong response no longer gets a smaller penalty per token, and very easy and very hard prompts "
-            "no longer get a larger weight."
-        ),
-    ),
     formula="W = ℓ − ℓ°, A = r − mean, M = all tokens",
     config=DrGRPOConfig,
     uses=lambda args: args.loss_type == "dr_grpo",

@@ -1,4 +1,10 @@
-"""FIPO (arXiv 2603.19835): advantages weighed by how probable the policy has made the rest of the response."""
+"""FIPO (arXiv 2603.19835): advantages weighed by how probable the policy has made the rest of the response.
+
+GRPO gives every token the same advantage, whatever the policy has since learned about the rest of the response. FIPO
+multiplies a token's advantage by a factor between 1 and 1.2, computed from how the log-probability of the rest of the
+response has changed. From the second update of a batch on, tokens whose continuation has become more probable count up
+to 1.2 times as much.
+"""
 
 from dataclasses import dataclass, replace
 
@@ -20,9 +26,9 @@ RANGE = Values("two positive numbers, the smaller first", lambda x: numbers(x) a
 class FIPO:
     """FIPO: A·f, where f reads the drift of the policy on the rest of the response."""
 
-    future_half_life: float = knob(32.0, "Tokens after which later drift counts half (FIPO).", POSITIVE)
-    future_clip: list[float] = knob([1.0, 1.2], "Range of FIPO's factor on the advantage.", RANGE)
-    future_ratio_max: float | None = knob(None, "FIPO leaves out the drift of tokens with a larger ratio.", POSITIVE)
+    future_half_life: float = knob(32.0, POSITIVE)
+    future_clip: list[float] = knob([1.0, 1.2], RANGE)
+    future_ratio_max: float | None = knob(None, POSITIVE)
 
     needs_drift = True
     by_row = True
@@ -87,20 +93,6 @@ PRESET = Preset(
     summary="advantages weighed by the policy's drift on the rest of the response",
     use_when="responses are long, with many updates per batch; not measured here",
     cost="one more forward pass per batch, for π_old; it samples once for 16 updates",
-    idea=(
-        (
-            "GRPO gives every token the same advantage, whatever the policy has since learned about the rest of the "
-            "response."
-        ),
-        (
-            "FIPO multiplies a token's advantage by a factor between 1 and 1.2, computed from how the "
-            "log-probability of the rest of the response has changed."
-        ),
-        (
-            "From the second update of a batch on, tokens whose continuation has become more probable count up to "
-            "1.2 times as much."
-        ),
-    ),
     formula="W = ℓ − ℓ°, A = group advantage · sg clip(exp Σ_{k≥t} γ^{k−t} (ℓ_k − ℓ°_k)), M = all tokens",
     config=FIPOConfig,
 )

@@ -1,4 +1,10 @@
-"""GRPO-λ (arXiv 2510.00194): λ-returns as a trace over log-ratios (ε-trace)."""
+"""GRPO-λ (arXiv 2510.00194): λ-returns as a trace over log-ratios (ε-trace).
+
+GRPO gives every token of a response the same credit, since it has no values for the states in between. GRPO-λ
+multiplies the ratio of a token by the ratios of the tokens before it, with a smaller exponent the farther back they
+are. It also raises advantages below −0.1 to −0.1. On-policy the credit flows back as with P-trace, but the ratio itself
+changes, so later updates of a batch clip far more tokens.
+"""
 
 from dataclasses import dataclass
 
@@ -14,8 +20,8 @@ class GRPOLambdaConfig(GRPOConfig):
 
     For the ε-weight, set `importance="token"`, `loss_weight="trace_past"` and `loss_weight_confidence="sigmoid"`. The
     loss is PPO's min(ρA, clip(ρ)A) as in Sec. 3; set `clip_form="ratio"` for Algorithm 1's −min(ρ, clip ρ)·A, and
-    `td_upper_bound=True` for the bound of App. A.2. The floor of Eq. 17 and 18 is not implemented, for the reason given
-    in [`~trl_credit.credit.weights.lambda_trace_log_weight`].
+    `td_upper_bound=True` for the bound of App. A.2. The floor of Eq. 17 and 18 is not implemented
+    (`trl-credit help theory`).
 
     Parameters:
         importance (`str`, *optional*, defaults to `"lambda_trace"`): log importance weight W.
@@ -50,17 +56,6 @@ PRESET = Preset(
         "measured here came from this floor"
     ),
     cost="one O(T) scan, and a reference pass (β = 0.04)",
-    idea=(
-        "GRPO gives every token of a response the same credit, since it has no values for the states in between.",
-        (
-            "GRPO-λ multiplies the ratio of a token by the ratios of the tokens before it, with a smaller exponent the "
-            "farther back they are. It also raises advantages below −0.1 to −0.1."
-        ),
-        (
-            "On-policy the credit flows back as with P-trace, but the ratio itself changes, so later updates of a "
-            "batch clip far more tokens."
-        ),
-    ),
     formula="W = Σ_{k≤t} g^{t−k} (ℓ_k − ℓ°_k), A = group advantage raised to at least −0.1, M = all tokens",
     config=GRPOLambdaConfig,
     uses=_uses,

@@ -1,4 +1,9 @@
-"""GSPO (arXiv 2507.18071): one importance ratio per response."""
+"""GSPO (arXiv 2507.18071): one importance ratio per response.
+
+The reward belongs to a whole response, but GRPO's importance ratios belong to tokens, and their noise adds up over a
+long response. GSPO uses one ratio per response, the geometric mean of its tokens' ratios. A response is clipped as a
+whole, and all its tokens get the same credit.
+"""
 
 from dataclasses import dataclass
 
@@ -42,14 +47,6 @@ PRESET = Preset(
         "measured here: no gain over GRPO shown"
     ),
     cost="as GRPO",
-    idea=(
-        (
-            "The reward belongs to a whole response, but GRPO's importance ratios belong to tokens, and their noise "
-            "adds up over a long response."
-        ),
-        "GSPO uses one ratio per response, the geometric mean of its tokens' ratios.",
-        "A response is clipped as a whole, and all its tokens get the same credit.",
-    ),
     formula="W = mean over the response of ℓ − ℓ°, A = group advantage, M = all tokens",
     config=GSPOConfig,
     uses=lambda args: args.importance == "sequence",

@@ -1,4 +1,9 @@
-"""GSPO-token (arXiv 2507.18071, Sec. 4.3): GSPO's ratio, which also takes per-token advantages."""
+"""GSPO-token (arXiv 2507.18071, Sec. 4.3): GSPO's ratio, which also takes per-token advantages.
+
+GSPO's ratio averages over the response, so advantages that differ within a response would be averaged away. GSPO-token
+keeps the value of GSPO's ratio, and each token's gradient flows through its own log-probability. With one advantage per
+response its gradient is that of GSPO, and it also takes an advantage per token.
+"""
 
 from dataclasses import dataclass
 
@@ -24,17 +29,6 @@ PRESET = Preset(
     summary="the same ratio, with room for per-token advantages",
     use_when="you want GSPO's ratio, and advantages that differ within a response",
     cost="as GRPO",
-    idea=(
-        (
-            "GSPO's ratio averages over the response, so advantages that differ within a response would be averaged "
-            "away."
-        ),
-        (
-            "GSPO-token keeps the value of GSPO's ratio, and each token's gradient flows through its own "
-            "log-probability."
-        ),
-        "With one advantage per response its gradient is that of GSPO, and it also takes an advantage per token.",
-    ),
     formula="W = sg(W of GSPO) + ℓ − sg(ℓ), A = any, M = all tokens",
     config=GSPOTokenConfig,
     uses=lambda args: args.importance == "sequence_token",

@@ -1,4 +1,10 @@
-"""HA-DW (arXiv 2601.08521): more weight for prompts that are harder than the model's recent accuracy suggests."""
+"""HA-DW (arXiv 2601.08521): more weight for prompts that are harder than the model's recent accuracy suggests.
+
+In a small group with right and wrong answers, the mean reward is too high on hard prompts and too low on easy ones.
+HA-DW keeps a running belief about the policy's accuracy and multiplies the advantage by a factor of the distance
+between a prompt's accuracy and the belief. On harder prompts right answers gain weight against wrong ones, and on
+easier prompts it is the other way round.
+"""
 
 from dataclasses import dataclass
 
@@ -31,20 +37,6 @@ PRESET = Preset(
     summary="more weight for prompts harder than the recent record",
     use_when="prompts differ much in difficulty and groups are small; measured here: no gain over GRPO shown",
     cost="as GRPO",
-    idea=(
-        (
-            "In a small group with right and wrong answers, the mean reward is too high on hard prompts and too low "
-            "on easy ones."
-        ),
-        (
-            "HA-DW keeps a running belief about the policy's accuracy and multiplies the advantage by a factor of "
-            "the distance between a prompt's accuracy and the belief."
-        ),
-        (
-            "On harder prompts right answers gain weight against wrong ones, and on easier prompts it is the other "
-            "way round."
-        ),
-    ),
     formula="W = ℓ − ℓ°, A = group advantage · Φ(difficulty), M = all tokens",
     config=HADWConfig,
     uses=lambda args: args.difficulty != "none",

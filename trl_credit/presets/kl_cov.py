@@ -1,4 +1,9 @@
-"""KL-Cov (arXiv 2505.22617): a penalty on the drift of the tokens of highest covariance, and no clipping."""
+"""KL-Cov (arXiv 2505.22617): a penalty on the drift of the tokens of highest covariance, and no clipping.
+
+A few tokens make the entropy fall most: those with a high product of (A − mean A) and (ℓ° − mean ℓ°), their covariance.
+KL-Cov adds a penalty on how far the log-probability of these tokens has moved since sampling, and clips no ratio. These
+tokens move less, the entropy falls more slowly, and every token keeps a gradient.
+"""
 
 from dataclasses import dataclass
 
@@ -20,16 +25,16 @@ from .preset import Preset, paper
 class KLCov(ByBatch):
     """KL-Cov: the loss −A·ρ, plus a multiple of |log ρ| at the chosen tokens. Its W is 0, so nothing is clipped."""
 
-    cov_share: float = knob(2e-3, "Share of the tokens with a penalty (KL-Cov).", SHARE)
-    cov_penalty: float = knob(1.0, "Factor of KL-Cov's penalty |log ρ|.", NOT_NEGATIVE)
+    cov_share: float = knob(2e-3, SHARE)
+    cov_penalty: float = knob(1.0, NOT_NEGATIVE)
 
     carries_loss = True
     needs_drift = True
 
     def chosen(self, config: CreditConfig, batch: BatchTokens) -> torch.Tensor:
         """1 for the tokens with a penalty."""
-        given = {"advantage_t": batch.advantage_t, "mask_t": batch.mask_t}
-        return kl_cov_tokens(batch.logp_t, share=self.cov_share, **given)
+        advantage_t, mask_t = batch.advantage_t, batch.mask_t
+        return kl_cov_tokens(batch.logp_t, advantage_t=advantage_t, share=self.cov_share, mask_t=mask_t)
 
     def credit(self, config: CreditConfig, tokens: Tokens) -> Credit:
         chosen_t = tokens.statistics_t if self.cov_statistics == "batch" else self.chosen(config, as_batch(tokens))
@@ -85,17 +90,6 @@ PRESET = Preset(
         "not measured here"
     ),
     cost="one more forward pass per batch, for π_old; it samples once for 8 updates",
-    idea=(
-        (
-            "A few tokens make the entropy fall most: those with a high product of (A − mean A) and (ℓ° − mean ℓ°), "
-            "their covariance."
-        ),
-        (
-            "KL-Cov adds a penalty on how far the log-probability of these tokens has moved since sampling, and "
-            "clips no ratio."
-        ),
-        "These tokens move less, the entropy falls more slowly, and every token keeps a gradient.",
-    ),
     formula="W = 0, A = ρ · group advantage − |log ρ| where (A − mean A)(ℓ° − mean ℓ°) is largest, M = all tokens",
     config=KLCovConfig,
 )

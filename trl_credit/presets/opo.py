@@ -1,4 +1,9 @@
-"""OPO (arXiv 2505.23585): exact on-policy learning with the optimal reward baseline."""
+"""OPO (arXiv 2505.23585): exact on-policy learning with the optimal reward baseline.
+
+When responses differ in length, the group's mean reward is not the baseline with the smallest gradient variance. OPO
+weighs each reward in the baseline by the length of its response, and makes exactly one update per batch. The baseline
+has the smallest variance if the variance of a response's score grows in proportion to its length.
+"""
 
 from dataclasses import dataclass
 
@@ -41,20 +46,6 @@ PRESET = Preset(
     summary="length-weighted optimal baseline",
     use_when="a batch has exactly one update, and responses differ in length",
     cost="as GRPO",
-    idea=(
-        (
-            "When responses differ in length, the group's mean reward is not the baseline with the smallest gradient "
-            "variance."
-        ),
-        (
-            "OPO weighs each reward in the baseline by the length of its response, and makes exactly one update per "
-            "batch."
-        ),
-        (
-            "The baseline has the smallest variance if the variance of a response's score grows in proportion to its "
-            "length."
-        ),
-    ),
     formula="W = ℓ − ℓ°, A = r − Σ L r / Σ L, M = all tokens",
     config=OPOConfig,
     uses=lambda args: args.baseline == "optimal",

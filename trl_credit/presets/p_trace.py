@@ -1,4 +1,10 @@
-"""P-trace (arXiv 2605.05965): eligibility traces from every token."""
+"""P-trace (arXiv 2605.05965): eligibility traces from every token.
+
+GRPO gives every token of a response the same credit, so no token is credited for what came after it. P-trace adds the
+log-probabilities of earlier tokens, decayed by γλ per token, to each token's log importance weight, in the gradient
+alone. A token also gets the credit of the tokens after it, so the last tokens get least, while ratios and clipping stay
+those of GRPO.
+"""
 
 from dataclasses import dataclass
 
@@ -35,17 +41,6 @@ PRESET = Preset(
     summary="eligibility traces from every token",
     use_when="you compare with S-trace: all tokens leave a trace, not only those of high entropy",
     cost="one O(T) scan, and a reference pass (β = 0.001)",
-    idea=(
-        "GRPO gives every token of a response the same credit, so no token is credited for what came after it.",
-        (
-            "P-trace adds the log-probabilities of earlier tokens, decayed by γλ per token, to each token's log "
-            "importance weight, in the gradient alone."
-        ),
-        (
-            "A token also gets the credit of the tokens after it, so the last tokens get least, while ratios and "
-            "clipping stay those of GRPO."
-        ),
-    ),
     formula="W = sg(ℓ − ℓ°) + Σ_{k≤t} g^{t−k} (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens",
     config=PTraceConfig,
     uses=lambda args: args.importance == "eligible" and args.selector == "none",

@@ -1,4 +1,8 @@
-"""`Preset`: an algorithm's name, paper and description, and the configuration class with its published setting."""
+"""`Preset`: an algorithm's name, paper and description, and the configuration class with its published setting.
+
+The docstring of a preset's module opens the algorithm's page in `docs/algorithms/`. After its first line, a few
+sentences say what the algorithm finds wrong with GRPO's credit, what it does, and what follows.
+"""
 
 import re
 from collections.abc import Callable
@@ -22,7 +26,6 @@ class Preset:
             only configurations of the class `config` do.
         use_when: When to use it, a short clause for the README's table.
         cost: What it costs beside GRPO, a few words for the README's table.
-        idea: Three sentences: what it finds wrong with GRPO's credit, what it does, and what follows.
     """
 
     name: str
@@ -33,7 +36,6 @@ class Preset:
     uses: Callable[[CreditConfig], bool] | None = None
     use_when: str = ""
     cost: str = ""
-    idea: tuple[str, str, str] | tuple[()] = ()
 
     @property
     def tag(self) -> str:

@@ -1,4 +1,10 @@
-"""S-trace (arXiv 2605.05965): eligibility traces from the tokens with the highest entropy."""
+"""S-trace (arXiv 2605.05965): eligibility traces from the tokens with the highest entropy.
+
+GRPO gives all tokens the same credit, although few of them decide the reward. If every token leaves a trace, which
+passes later credit back to it, the noise of the others is passed on too. S-trace lets only the fifth of a response's
+tokens with the highest entropy leave a trace. Uncertain tokens also get the credit of what came after them, and all
+other tokens keep GRPO's credit.
+"""
 
 from dataclasses import dataclass
 
@@ -31,14 +37,6 @@ PRESET = Preset(
         "the answer is at the very end"
     ),
     cost="one O(T) scan, and a reference pass (β = 0.001)",
-    idea=(
-        (
-            "GRPO gives all tokens the same credit, although few of them decide the reward. If every token leaves a "
-            "trace, which passes later credit back to it, the noise of the others is passed on too."
-        ),
-        "S-trace lets only the fifth of a response's tokens with the highest entropy leave a trace.",
-        "Uncertain tokens also get the credit of what came after them, and all other tokens keep GRPO's credit.",
-    ),
     formula="W = sg(ℓ − ℓ°) + (ℓ − sg ℓ) + Σ_{k<t} g^{t−k} z_k (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens",
     config=STraceConfig,
     uses=lambda args: args.importance == "eligible" and args.selector != "none",

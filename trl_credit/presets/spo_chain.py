@@ -1,4 +1,10 @@
-"""SPO-chain (arXiv 2505.23564): an advantage for each segment between improbable tokens, estimated by rollouts."""
+"""SPO-chain (arXiv 2505.23564): an advantage for each segment between improbable tokens, estimated by rollouts.
+
+One advantage per response does not say which part of the response was to blame. SPO-chain cuts a response into segments
+of five improbable tokens each, and estimates the value at each cut by finishing the response nine times from there. The
+advantage of a segment is how much it changed the chance of success, and tokens with a probability of 0.9 or more are
+left out of the policy term.
+"""
 
 from dataclasses import dataclass
 
@@ -51,17 +57,6 @@ PRESET = Preset(
         "ones"
     ),
     cost="186 times the generated tokens; the training passes cost 2.5 times the FLOPs",
-    idea=(
-        "One advantage per response does not say which part of the response was to blame.",
-        (
-            "SPO-chain cuts a response into segments of five improbable tokens each, and estimates the value at each "
-            "cut by finishing the response nine times from there."
-        ),
-        (
-            "The advantage of a segment is how much it changed the chance of success, and tokens with a probability "
-            "of 0.9 or more are left out of the policy term."
-        ),
-    ),
     formula="W = ℓ − ℓ°, A = V(segment's end) − V(segment's start), M = tokens with π_old < 0.9",
     config=SPOChainConfig,
     uses=_uses,

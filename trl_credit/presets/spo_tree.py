@@ -1,4 +1,10 @@
-"""SPO-tree (arXiv 2505.23564): responses sampled as a tree, each segment compared with its siblings."""
+"""SPO-tree (arXiv 2505.23564): responses sampled as a tree, each segment compared with its siblings.
+
+One advantage per response does not say which part was to blame. SPO-chain finds it, but does not train on the many
+rollouts that it samples for that. SPO-tree samples the responses of a prompt as a tree, and the value of a node is the
+mean of its children's values. Each segment is compared with the mean over all children of its parent, and segments with
+an advantage are training rows, for up to 8 batches.
+"""
 
 from dataclasses import dataclass
 
@@ -47,20 +53,6 @@ PRESET = Preset(
     summary="responses sampled as a tree; a segment is compared with all children of its parent",
     use_when="you want an advantage per part of a long response, for fewer generated tokens than SPO-chain",
     cost="26 times the generated tokens; the training passes cost 6.3 times the FLOPs",
-    idea=(
-        (
-            "One advantage per response does not say which part was to blame. SPO-chain finds it, but does not train "
-            "on the many rollouts that it samples for that."
-        ),
-        (
-            "SPO-tree samples the responses of a prompt as a tree, and the value of a node is the mean of its "
-            "children's values."
-        ),
-        (
-            "Each segment is compared with the mean over all children of its parent, and segments with an advantage "
-            "are training rows, for up to 8 batches."
-        ),
-    ),
     formula="W = ℓ − ℓ°, A = V(node) − mean V(children of its parent), M = tokens with π_old < 0.9",
     config=SPOTreeConfig,
     uses=lambda args: args.rollouts == "tree",

@@ -1,4 +1,9 @@
-"""VinePPO (arXiv 2410.01679): an advantage for each step of a solution, estimated by rollouts from its start."""
+"""VinePPO (arXiv 2410.01679): an advantage for each step of a solution, estimated by rollouts from its start.
+
+One advantage per response does not say which step of a solution was wrong. VinePPO estimates the value at the start of
+each step by finishing the solution nine times from there. The advantage of a step is the value after it minus the value
+before it, without a critic.
+"""
 
 from dataclasses import dataclass
 
@@ -36,11 +41,6 @@ PRESET = Preset(
     summary="segments are the steps of a solution; rollouts from each boundary estimate its value",
     use_when="you can afford much sampling but few optimizer steps, and a solution has clear steps",
     cost="151 times the generated tokens; the training passes cost 2.5 times the FLOPs",
-    idea=(
-        "One advantage per response does not say which step of a solution was wrong.",
-        "VinePPO estimates the value at the start of each step by finishing the solution nine times from there.",
-        "The advantage of a step is the value after it minus the value before it, without a critic.",
-    ),
     formula="W = ℓ − ℓ°, A = V(step's end) − V(step's start), M = all tokens",
     config=VinePPOConfig,
     uses=lambda args: args.rollouts == "chain" and args.segmentation == "steps",

@@ -22,12 +22,15 @@ from .judging import (
     restated,
     rules_for,
 )
-from .judging.extract import answer_tag
 from .puzzles import IN_TEXT, knights_and_knaves_reward
 from .reasoning_gym import reasoning_gym_reward
 
 
-_THINKS = re.compile(r"\s*(?:<think>)?(?P<thought>.*?)</think>(?P<rest>.*)", re.DOTALL)
+_TEXT = r"(?!\s*+<{0}>)(?:(?!<{0}>).)++"  # not empty, without any of some tags
+_FORMATS = {  # by `tags`. What was matched is not tried again (++): a model may write a million line breaks
+    True: rf"\s*+(?:<think>)?{_TEXT}</think>\s*+<answer>{_TEXT}</answer>\s*+".format("/?+(?:think|answer)"),
+    False: rf"\s*+(?:<think>)?{_TEXT}</think>(?!\s*+\Z){_TEXT}".format("/?+think"),
+}
 _LOAD_TIMEOUT = 30.0  # seconds for a gold: long, since nothing waits for it and a busy machine must not matter
 
 
@@ -107,7 +110,8 @@ def format_reward(completions: list, *, tags: bool = True, **kwargs: Any) -> lis
     With `tags=False` any text may follow the thinking. The opening `<think>` may be missing, since some chat templates
     write it at the end of the prompt (DeepSeek-R1, arXiv 2501.12948, Table 1).
     """
-    return [float(_well_formed(response_text(completion), tags)) for completion in completions]
+    texts = map(response_text, completions)
+    return [float(re.fullmatch(_FORMATS[tags], text, re.DOTALL) is not None) for text in texts]
 
 
 def soft_overlong_punishment(
@@ -162,11 +166,9 @@ def check_answers(answers: Iterable[object]) -> None:
 def default_reward(dataset_name: str) -> str:
     """The name of the reward that reads the answers of a data set."""
     task = dataset_name.partition(":")[0]
-    if task == "knights_and_knaves_3ppl":
-        return "knights_and_knaves"
     if task in TASKS:
         return TASKS[task].reward
-    return task if task == "reasoning_gym" else "accuracy"
+    return {"knights_and_knaves_3ppl": "knights_and_knaves", "reasoning_gym": "reasoning_gym"}.get(task, "accuracy")
 
 
 def resolve_reward(name: str, *, max_completion_length: int | None = None) -> Callable:
@@ -183,20 +185,6 @@ def resolve_reward(name: str, *, max_completion_length: int | None = None) -> Ca
     if name in REWARDS:
         return REWARDS[name]
     return resolve_function(name, what="reward", known=REWARDS)
-
-
-def _well_formed(text: str, tags: bool) -> bool:
-    once = ("</think>", "<answer>", "</answer>") if tags else ("</think>",)
-    if any(text.count(tag) != 1 for tag in once) or text.count("<think>") > 1:
-        return False
-    found = _THINKS.fullmatch(text)
-    if found is None or "<think>" in found["thought"] + found["rest"] or not found["thought"].strip():
-        return False
-    rest = found["rest"].strip()
-    if not tags:
-        return bool(rest)
-    inside = answer_tag(rest)
-    return bool(inside) and rest.startswith("<answer>") and rest.endswith("</answer>")
 
 
 REWARDS: dict[str, Callable] = {

@@ -1,4 +1,4 @@
-"""Keeps a run as it was while reward functions run: random numbers, default dtype, working folder, process."""
+"""Keeps a run as it was while reward functions run: random numbers, default dtype, working folder, arguments."""
 
 import contextlib
 import os
@@ -16,29 +16,14 @@ def isolated() -> Iterator[None]:
     The generators are those of the CPU and of the current CUDA device. A function that draws from them sees the run's
     random state, which moves on with the run's own draws only.
     """
-    dtype, folder = torch.get_default_dtype(), None
-    with contextlib.suppress(FileNotFoundError):  # it was removed
-        folder = os.getcwd()
+    dtype, folder = torch.get_default_dtype(), os.getcwd()
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     try:
         with torch.random.fork_rng(devices), torch.set_grad_enabled(torch.is_grad_enabled()):
             yield
     finally:
         torch.set_default_dtype(dtype)
-        if folder is not None:
-            with contextlib.suppress(OSError):  # the folder may be gone
-                os.chdir(folder)
-
-
-@contextlib.contextmanager
-def forks_end() -> Iterator[None]:
-    """Ends a process that was forked inside, with exit code 0. It would go on as a second copy of the run."""
-    process = os.getpid()
-    try:
-        yield
-    finally:
-        if os.getpid() != process:
-            os._exit(0)
+        os.chdir(folder)
 
 
 def copied(value: Any) -> Any:

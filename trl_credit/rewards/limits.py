@@ -1,95 +1,109 @@
-"""Time limits of calls: a `LimitPassed` if Python can raise it, else the watchdog."""
+"""Time limits of calls: a `LimitPassed` if Python can raise it, else the end of the process.
+
+C code that holds Python's lock (a regular expression, a power) can be ended by nothing in Python. The timer of
+`faulthandler` needs no lock: it writes the functions that run to stderr and ends the process with code 1.
+"""
 
 import asyncio
-import math
+import builtins
+import contextlib
+import faulthandler
+import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
-from types import TracebackType
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-from ..support.signals import wait
-from .watchdog import GRACE, default_watchdog
+from ..support.signals import in_thread
 
 
+GRACE = 3.0  # seconds after the limit, so that Python can raise the error itself if it is able to
 _CANCELLING = GRACE / 3  # seconds for a coroutine that is cancelled
+_STDERR = 2  # the file descriptor, since `sys.stderr` of a notebook has none
+
+_lock = threading.Lock()
+_deadlines: dict[object, float] = {}  # of the calls that run: `faulthandler` has one timer for all of them
 
 
 class LimitPassed(TimeoutError):
     """A call took too long. What it returns or raises later is ignored."""
 
 
-def call_within(seconds: float, function: Callable[[], Any], *, message: str) -> Any:
-    """Runs a function in its own thread, which is abandoned if it takes too long.
+def call_within(seconds: float | None, function: Callable[[], Any], *, message: str) -> Any:
+    """Runs a function in its own thread, which is abandoned if it takes too long. Without a limit it runs in this one.
 
     Args:
-        seconds (`float`): limit, > 0 and finite.
+        seconds (`float` or `None`): limit, > 0 and finite.
         message (`str`): one line that says what took too long, and the fix.
 
     Raises:
         LimitPassed: it took too long.
         BaseException: whatever the function raises.
     """
-    ended = threading.Event()
+    if seconds is None:
+        return function()
 
-    def run() -> None:
-        with outcome:
-            outcome.value = function()
-        ended.set()
+    def within_reward_timeout() -> Any:  # the name is in the traceback of a process that is ended
+        return function()
 
-    with default_watchdog().watch(seconds, message=message):
-        outcome = _Outcome()
-        # a daemon, so that a function that never returns does not keep the process alive
-        threading.Thread(target=run, daemon=True).start()
-        wait(ended, seconds)
-    return outcome.within(seconds, message)
+    with _watched(seconds):
+        ended, outcome = in_thread(within_reward_timeout, timeout=seconds)
+    if not ended:
+        raise LimitPassed(message)
+    return outcome.result()
 
 
-async def await_within(seconds: float, function: Callable[[], Awaitable[Any]], *, message: str) -> Any:
+async def await_within(seconds: float | None, function: Callable[[], Awaitable[Any]], *, message: str) -> Any:
     """As [`call_within`], for what a function returns in the running event loop, so that it may use objects of that
     loop. What takes too long is cancelled."""
-
-    async def run() -> None:
-        with outcome:
-            outcome.value = await function()
-
-    # in an event loop, a call that blocks delays all others
-    others = " Another `async` function may block the event loop that they share."
-    with default_watchdog().watch(seconds, message=message + others):
-        outcome = _Outcome()
-        task = asyncio.ensure_future(run())
+    if seconds is None:
+        return await function()
+    start = time.monotonic()
+    with _watched(seconds):
+        task = asyncio.ensure_future(function())
         try:
             # not wait_for, which keeps waiting for a task that refuses to be cancelled
             await asyncio.wait({task}, timeout=seconds)
-        except asyncio.CancelledError:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=_CANCELLING)  # still watched, since its reaction may block
+        finally:
             task.cancel()
-            raise
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task}, timeout=_CANCELLING)  # still watched, since its reaction may block
-    return outcome.within(seconds, message)
+    if time.monotonic() - start > seconds:  # also of a call that blocked the loop and then returned
+        raise LimitPassed(message)
+    return task.result()
 
 
-class _Outcome:
-    """What a call returned or raised, and when. As a context it catches everything: SystemExit would be lost with a
-    thread, and would end an event loop while others wait for it."""
+def forget_calls() -> None:
+    """Lets running calls go on without a limit, after their caller has stopped waiting."""
+    _deadlines.clear()
+    _arm()
 
-    def __init__(self) -> None:
-        self.start, self.end = time.monotonic(), math.inf
-        self.value: Any = None
-        self.error: BaseException | None = None
 
-    def __enter__(self) -> None:
-        pass
+def is_interactive() -> bool:
+    """Whether a user works in this process, at a prompt or in a notebook, and would lose its state."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or "__IPYTHON__" in vars(builtins)
 
-    def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> bool:
-        self.error, self.end = error, time.monotonic()
-        return True
 
-    def within(self, seconds: float, message: str) -> Any:
-        # by the clock, not by what came first, since this thread may have been kept from running
-        if self.end - self.start > seconds:
-            raise LimitPassed(message) from self.error
-        if self.error is not None:
-            raise self.error
-        return self.value
+@contextlib.contextmanager
+def _watched(seconds: float) -> Iterator[None]:
+    """Context manager that ends the process if it is still open `GRACE` after the limit. A notebook only shows what
+    runs."""
+    call = object()
+    _deadlines[call] = time.monotonic() + seconds + GRACE
+    _arm()
+    try:
+        yield
+    finally:
+        _deadlines.pop(call, None)
+        _arm()
+
+
+def _arm() -> None:
+    """Sets the timer to the earliest deadline."""
+    with _lock:
+        if _deadlines:
+            left = max(min(_deadlines.values()) - time.monotonic(), 1e-3)
+            faulthandler.dump_traceback_later(left, exit=not is_interactive(), file=_STDERR)
+        else:
+            faulthandler.cancel_dump_traceback_later()

@@ -1,7 +1,7 @@
 """Whether TRL can call a reward function, checked by its signature before anything is generated."""
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -26,74 +26,41 @@ class Rows:
     others: tuple[str, ...] = ()
 
     @property
-    def given(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """The known names of the call."""
         columns = (column for column in self.columns or () if column not in _NOT_GIVEN)
         return tuple(dict.fromkeys((*GIVEN, *self.others, *columns)))
 
 
-def check_signature(
-    function: Callable, name: str, given: Collection[str], *, source: str, complete: bool = True
-) -> None:
+def check_signature(function: Callable, name: str, rows: Rows) -> None:
     """Checks that a function takes all names that it is given, and requires no others.
 
-    A function without a readable signature passes.
-
-    Args:
-        given (collection of `str`):
-            Names of the call.
-        source (`str`):
-            Where the names come from besides TRL, for the message.
-        complete (`bool`, *optional*, defaults to `True`):
-            Whether these are all names. If not, missing names are not checked.
+    A function without a readable signature passes. Where columns are not known, missing ones are not checked.
 
     Raises:
         ValueError: the call would fail; one line that names the function and the fix.
     """
-    parameters = _parameters(function)
-    if parameters is None:
+    try:
+        # not the wrapped function's, which the wrapper may give further arguments
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # written in C
         return
-    problems = []
-    if nameless := [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]:
-        problems.append(f"takes {_listed(nameless)} only by position, but is called by name: remove the /")
-    missing = [parameter for parameter in required_parameters(function) if parameter not in given]
-    if missing and complete:
-        columns = [column for column in given if column not in GIVEN]
-        problems.append(
-            f"asks for {_listed(missing)}, and {source} has only {_listed(columns) or 'prompts'}: rename the "
-            "parameter or the column, or give the parameter a default"
-        )
-    taken = {p.name for p in parameters if p.kind in _BY_NAME}
-    unexpected = [key for key in given if key not in taken]
-    if unexpected and not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        problems.append(f"does not take {_listed(unexpected)}, which it is given: add **kwargs to its parameters")
-    if problems:
-        raise ValueError(f"reward function {name!r} {'; it '.join(problems)}.")
-
-
-def check_columns(rows: Rows) -> None:
-    """Checks that no column has a name that TRL uses for another argument of reward functions.
-
-    Raises:
-        ValueError: a column has such a name.
-    """
-    if clash := [column for column in rows.columns or () if column in GIVEN and column not in _NOT_GIVEN]:
-        what = f"{rows.what} has a column {_listed(clash)}, and TRL gives reward functions another argument"
-        raise ValueError(f"{what} of that name: rename the column, or remove it.")
+    bind = signature.bind_partial if rows.columns is None else signature.bind
+    try:
+        bind(**dict.fromkeys(rows.names))
+    except TypeError as error:
+        columns = [name for name in rows.names if name not in GIVEN]
+        fix = "rename the parameter or the column, give the parameter a default, or add **kwargs to its parameters"
+        raise ValueError(
+            f"reward function {name!r} cannot be called: {error}, and {rows.what} has {columns or 'prompts alone'}. "
+            f"TRL also gives {', '.join(GIVEN)}: {fix}."
+        ) from error
 
 
 def required_parameters(function: Callable) -> tuple[str, ...]:
     """The parameters without a default that can be given by name; empty if the signature cannot be read."""
-    return tuple(p.name for p in _parameters(function) or () if p.kind in _BY_NAME and p.default is p.empty)
-
-
-def _parameters(function: Callable) -> list[inspect.Parameter] | None:
     try:
-        # not the wrapped function's, which the wrapper may give further arguments
-        return list(inspect.signature(function, follow_wrapped=False).parameters.values())
-    except (TypeError, ValueError):  # written in C
-        return None
-
-
-def _listed(names: Collection[str]) -> str:
-    return ", ".join(map(repr, names))
+        parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in parameters if p.kind in _BY_NAME and p.default is p.empty)

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from numbers import Integral
 from typing import Any, SupportsFloat
 
+import numpy as np
 import torch
 
 
@@ -48,17 +48,11 @@ class StepRewards:
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
             raise ValueError(f"unit must be one of {', '.join(map(repr, UNITS))}, got {self.unit!r}")
-        if len(self.ends) != len(self.values):
-            raise ValueError(f"{len(self.ends)} ends and {len(self.values)} values: give one value for each end")
-        ends = [int(x) if isinstance(x, Integral) and not isinstance(x, bool) else -1 for x in _listed(self.ends)]
-        if any(a >= b for a, b in pairwise([-1, *ends])):
-            raise ValueError(
-                f"ends must be whole numbers from 0 on, each above the one before, got {[*self.ends]!r:.200}"
-            )
-        values = [x if x is None else as_number(x) for x in _listed(self.values)]
-        if any(x is None and y is not None for x, y in zip(values, _listed(self.values), strict=True)):
-            rule = "values must be finite numbers, or None where a step is not scored"
-            raise ValueError(f"{rule}, got {[*self.values]!r:.200}")
+        ends, values = _listed(self.ends), _numbers(_listed(self.values))
+        if len(ends) != len(values):
+            raise ValueError(f"{len(ends)} ends and {len(values)} values: give one value for each end")
+        if not all(isinstance(x, int) for x in ends) or any(a >= b for a, b in pairwise([-1, *ends])):
+            raise ValueError(f"ends must be whole numbers from 0 on, each above the one before, got {ends!r:.200}")
         object.__setattr__(self, "ends", tuple(ends))
         object.__setattr__(self, "values", tuple(values))
 
@@ -88,27 +82,29 @@ class StepLedger:
     def __init__(self, *, of_states: bool = False) -> None:
         self.of_states = of_states
         self.written: Sequence[Sequence[int]] | None = None
-        self._found: dict[int, list[Given]] = {}
+        self._kept: dict[int, list[Given]] = {}
 
-    def note(self, column: int, found: list[Given]) -> None:
-        """Keeps what function number `column` returned, if it is more than numbers."""
-        self._found.pop(column, None)
-        if any(isinstance(x, (StepRewards, torch.Tensor)) for x in found):
-            self._found[column] = found
+    def note(self, column: int, rewards: list[Given]) -> list[float | None]:
+        """Keeps what function number `column` returned, if it is more than numbers, and returns what TRL gets of it."""
+        self._kept.pop(column, None)
+        if any(isinstance(x, (StepRewards, torch.Tensor)) for x in rewards):
+            self._kept[column] = rewards
+        return [self.total(reward, i) for i, reward in enumerate(rewards)]
 
     def keep_unchanged(self, rewards: torch.Tensor) -> None:
         """Gives a response whose reward is no longer the total of its steps that number alone; `rewards` (N,
         functions)."""
-        for column, found in self._found.items():
-            for i, number in enumerate(rewards[:, column].tolist()):
-                reward, total = None if math.isnan(number) else number, self.total(found[i], i)
-                same = reward is total if None in (reward, total) else math.isclose(reward, total, rel_tol=1e-6)
-                found[i] = found[i] if same else reward
+        for column, kept in self._kept.items():
+            totals = [self.total(reward, i) for i, reward in enumerate(kept)]
+            total = torch.tensor([math.nan if x is None else x for x in totals], dtype=torch.float64)
+            reward = rewards[:, column].cpu().double()
+            for i in (~torch.isclose(reward, total, rtol=1e-6, atol=0.0, equal_nan=True)).nonzero().flatten().tolist():
+                kept[i] = None if reward[i].isnan() else reward[i].item()
 
     def take(self) -> dict[int, list[Given]]:
         """What was kept, by the number of the function. Forgets it."""
-        found, self._found = self._found, {}
-        return found
+        kept, self._kept = self._kept, {}
+        return kept
 
     def total(self, given: Given, i: int) -> float | None:
         """The reward of response `i`, which TRL logs and sums."""
@@ -135,22 +131,17 @@ def read_given(reward: Any, *, tokens: int | None) -> Given:
     """
     if reward is None or isinstance(reward, StepRewards):
         return reward
-    dimensions = getattr(reward, "ndim", None)
-    is_array = isinstance(dimensions, int) and dimensions > 0 and getattr(reward, "shape", ()) != (1,) * dimensions
-    if isinstance(reward, (list, tuple)) or is_array:
-        values = _listed(reward)
-        if all(isinstance(x, (list, tuple)) and len(x) == 2 for x in values):
-            return StepRewards(*zip(*values, strict=True)) if values else StepRewards((), ())
-        numbers = [math.nan if x is None else as_number(x) for x in values]
-        if None in numbers:
-            raise ValueError("a value that is not a finite number (None: not scored)")
-        if len(numbers) != tokens:
-            length = "unknown length" if tokens is None else f"{tokens} tokens"
-            raise ValueError(f"{len(numbers)} values for a response of {length} (one per token of completion_ids)")
-        return torch.tensor(numbers, dtype=torch.float64)
-    if (number := as_number(reward)) is None:
-        raise ValueError("no number")
-    return number
+    is_array = isinstance(reward, (np.ndarray, torch.Tensor)) and math.prod(reward.shape) != 1
+    if not is_array and not isinstance(reward, (list, tuple)):
+        return _numbers([reward])[0]
+    values = _listed(reward)
+    if all(isinstance(x, (list, tuple)) and len(x) == 2 for x in values):
+        return StepRewards(*zip(*values, strict=True)) if values else StepRewards((), ())
+    numbers = _numbers(values)
+    if len(numbers) != tokens:
+        length = "unknown length" if tokens is None else f"{tokens} tokens"
+        raise ValueError(f"{len(numbers)} values for a response of {length} (one per token of completion_ids)")
+    return torch.tensor([math.nan if x is None else x for x in numbers], dtype=torch.float64)
 
 
 def as_float(value: Any) -> float | None:
@@ -158,7 +149,7 @@ def as_float(value: Any) -> float | None:
     try:
         plain = value.item() if hasattr(value, "item") else value
         return float(plain) if isinstance(plain, SupportsFloat) else None
-    except Exception:  # an object that looks like a number may raise anything
+    except (ArithmeticError, RuntimeError, TypeError, ValueError):  # an array of several numbers, an integer too large
         return None
 
 
@@ -166,6 +157,14 @@ def as_number(value: Any) -> float | None:
     """A finite number as `float`; `None` for anything else."""
     number = as_float(value)
     return number if number is not None and math.isfinite(number) else None
+
+
+def _numbers(values: list) -> list[float | None]:
+    """Finite numbers, and `None` where there is `None`. Raises `ValueError` for anything else."""
+    numbers = [as_number(x) for x in values]
+    if any(x is None and y is not None for x, y in zip(numbers, values, strict=True)):
+        raise ValueError("values must be finite numbers, or None for not scored")
+    return numbers
 
 
 def _listed(values: Any) -> list:

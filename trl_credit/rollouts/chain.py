@@ -43,11 +43,12 @@ def find_boundaries(
     """
     unsplit = torch.zeros(mask_t.size(0), dtype=torch.bool, device=mask_t.device)
     if (own := config.custom_function("segmentation")) is not None:
-        found = own(old_logp_t, completion_ids=completion_ids, decode=decode, mask_t=mask_t)
-        if not isinstance(found, torch.Tensor) or found.dtype != torch.bool or found.shape != mask_t.shape:
+        boundaries = own(old_logp_t, completion_ids=completion_ids, decode=decode, mask_t=mask_t)
+        is_mask = isinstance(boundaries, torch.Tensor) and boundaries.dtype == torch.bool
+        if not is_mask or boundaries.shape != mask_t.shape:
             rule = f"must return a bool tensor of shape {tuple(mask_t.shape)}, true where a segment begins"
-            raise ValueError(f"segmentation {config.segmentation!r} {rule}; it returned {described(found)}.")
-        boundaries = found & mask_t.bool()
+            raise ValueError(f"segmentation {config.segmentation!r} {rule}; it returned {described(boundaries)}.")
+        boundaries = boundaries & mask_t.bool()
     elif config.segmentation == "cutpoints":
         boundaries = segments.cutpoint_boundaries(
             old_logp_t,
@@ -187,11 +188,11 @@ def chain_credit(
     places, index_t = plan_requests(asked, groups=groups, completion_ids=completion_ids)
     any_boundary, most_states = policy.processes.max_of_each([int(boundaries.any()), len(places)])
     if not any_boundary:
-        reason = f": no token is less probable than probability_threshold={config.probability_threshold}"
-        reason *= config.segmentation == "cutpoints"
-        logger.warning(f"segmentation={config.segmentation!r} found no boundary, so this batch gets no credit{reason}.")
-    given = {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "most": most_states}
-    values, tokens = rollout_values(policy, inputs, places, **given)
+        what = "segmentation=%r found no boundary, so this batch gets no credit (probability_threshold=%s)"
+        logger.warning(what, config.segmentation, config.probability_threshold)
+    values, tokens = rollout_values(
+        policy, inputs, places, prompt_ids=prompt_ids, completion_ids=completion_ids, most=most_states
+    )
     without_rollouts = int(asked.sum()) - len(places) + int(known.sum())  # a known value, or another boundary's
     if places:
         value_t = torch.where(asked, values[index_t.clamp(min=0)], value_t)

@@ -3,19 +3,26 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.logging import get_logger
 from accelerate.utils import gather_object
+from torch import nn
 
 from ..config import CreditConfig
 from ..credit.difficulty import group_accuracy
-from ..passes.attention import branch_problem
+from ..loss import keys
+from ..loss.batch import Batch
+from ..passes.attention import branch_problem, check_tree_attention, tree_attention
 from .policy import Plan, Policy
 from .prompts import Prompts
-from .replay import ReplayBuffer, Row
+from .replay import ReplayBuffer, Row, padded, question_number, visible_columns
+from .sources import GenerationBatch, Responses
 from .tree import (
     PACKED_LENGTH,
     Tree,
@@ -29,6 +36,9 @@ from .tree import (
 )
 
 
+logger = get_logger(__name__)
+
+REPLAY_FILE = "replay.safetensors"
 # model types for which the output of a token depends only on its own branch; otherwise π_old is computed unpacked
 PACKED_MODELS = ("gemma", "llama", "qwen2", "qwen3")
 
@@ -38,8 +48,8 @@ def can_pack(config: Any) -> bool:
     return config.get_text_config().model_type in PACKED_MODELS and branch_problem(config) is None
 
 
-class Forest:
-    """Plans generation batches of trees for a policy.
+class Trees(Responses):
+    """Rows from trees of segments, each compared with its siblings, new or replayed (SPO-tree).
 
     Each process grows the trees of the prompts that begin on it. The rows of all trees then go into one buffer, the
     same on every process; all processes draw the same rows from it and take equal shares. So trees may differ in size
@@ -48,17 +58,97 @@ class Forest:
     Args:
         policy ([`Policy`]):
             Continues prefixes, scores responses, records metrics.
-        can_pack (`bool`, *optional*, defaults to `False`):
-            Whether packed passes may replace passes over plain rows.
-        prompts ([`Prompts`], *optional*):
+        model_config (`PretrainedConfig`):
+            That of the model.
+        prompts ([`Prompts`]):
             Further prompts, for `groups="refill"`.
+
+    Raises:
+        ValueError: the model does not support the attention of packed rows.
     """
 
-    def __init__(self, policy: Policy, *, can_pack: bool = False, prompts: Prompts | None = None) -> None:
-        self.policy, self.can_pack, self._prompts = policy, can_pack, prompts or Prompts(policy, None)
+    calls_engine_again = True
+    name, setting = "replay", "rollouts='tree'"  # of its state in checkpoints
+
+    def __init__(self, policy: Policy, *, model_config: Any, prompts: Prompts) -> None:
+        super().__init__(policy)
         config = policy.args
-        rules = {"seed": config.seed, "legacy": config.uses_released_code("spo_replay")}
-        self.buffer = ReplayBuffer(life=config.replay_iterations, cap=config.replay_cap, **rules)
+        self._prompts, self.can_pack = prompts, can_pack(model_config)
+        self.stateful = (self, *prompts.stateful)
+        self._is_packed = config.tree_rows == "packed"
+        if self._is_packed:
+            check_tree_attention(model_config)
+        legacy = config.uses_released_code("spo_replay")
+        self.buffer = ReplayBuffer(
+            life=config.replay_iterations, cap=config.replay_cap, seed=config.seed, legacy=legacy
+        )
+
+    def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
+        policy, inputs = self.policy, self._prompts.begin(inputs)
+        plan = self.plan(inputs)
+        self._prompts.record()
+        batch = policy.sample(inputs, planned=plan)
+        rows = plan.rows
+        batch.segment_ids = self._padded([row.segments for row in rows], value=-1, width=batch.width)
+        batch.quarter_t = self._padded([row.quarters or [] for row in rows], value=-1, width=batch.width)
+        batch.show_loss(batch.segment_ids >= 0)
+        if self._is_packed:
+            widths = {"prompt_width": batch.data[keys.PROMPT_IDS].size(1), "width": batch.width}
+            batch.visible_until = visible_columns(rows, **widths).to(policy.processes.device)
+        is_old = [i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)]
+        replayed = torch.tensor(is_old, device=policy.processes.device).unsqueeze(1)
+        if batch.engine_ratio_t is not None:
+            policy.correct_by_segment(batch)
+            # π_old of replayed rows is already that of the policy that sampled them
+            batch.engine_ratio_t = batch.engine_ratio_t.masked_fill(replayed, 1.0)
+        if plan.has_replayed:  # the same on all processes
+            self._fill_old_logps(batch, plan, replayed)
+        policy.log.planned(plan)
+        if not plan.drawn:
+            logger.warning("no segment of this generation batch has an advantage: no process makes an update")
+        advantages = self._padded([row.advantages for row in rows], value=0.0, width=batch.width)
+        p_hat = torch.tensor([row.accuracy for row in rows], device=policy.processes.device)
+        prompts = torch.tensor([question_number(row.question) for row in rows], device=policy.processes.device)
+        shown = {"is_logged": True, "is_empty": not plan.drawn, "prompts": prompts, "plan": plan}
+        return GenerationBatch(batch, advantages, p_hat, plan.accuracy, examples=inputs, **shown)
+
+    def _padded(self, rows: list, *, value: float, width: int) -> torch.Tensor:
+        return padded(rows, value=value, width=width).to(self.policy.processes.device)
+
+    def _fill_old_logps(self, batch: Batch, plan: Plan, replayed: torch.Tensor) -> None:
+        """Takes π_old from the rows and computes it where they lack it. New rows keep what TRL computed. Collective."""
+        rows = list(zip(plan.rows, replayed.flatten().tolist(), strict=True))
+        stored = [row.behavior_logps or (is_old and row.sampling_logps) or [] for row, is_old in rows]
+        stored_t = self._padded(stored, value=math.nan, width=batch.width)
+        known = ~stored_t.isnan()
+        if batch.old_logp_t is not None:
+            known = known & replayed
+        else:
+            real = enumerate(plan.rows[: plan.n_real])
+            missing = [i for i, row in real if not known[i, : len(row.completion_ids)].all()]
+            at_once = self.policy.args.per_device_train_batch_size
+            logps = self.policy.row_logps([plan.rows[i] for i in missing], at_once=at_once)
+            batch.old_logp_t = torch.zeros_like(stored_t)
+            for i, logp in zip(missing, logps, strict=True):
+                batch.old_logp_t[i, : len(logp)] = torch.tensor(logp)
+        batch.old_logp_t = torch.where(known, stored_t, batch.old_logp_t)
+
+    def around_forward(
+        self, model: nn.Module, args: tuple, kwargs: dict[str, Any], *, planned: Plan | None
+    ) -> AbstractContextManager[None]:
+        # only packed rows have token types: rows of the batch, or rows that compute π_old of plain rows
+        if not self._is_packed and kwargs.get(keys.VISIBLE_UNTIL) is None:
+            return nullcontext()
+        input_ids = args[0]
+        if self._is_packed and planned is not None:  # the batch does not have its columns yet
+            width = args[2]
+            columns = visible_columns(planned.rows, prompt_width=input_ids.size(1) - width, width=width)
+            kwargs[keys.VISIBLE_UNTIL] = columns.to(input_ids.device)
+        if kwargs.get(keys.VISIBLE_UNTIL) is None:  # rows of a single branch
+            kwargs[keys.VISIBLE_UNTIL] = torch.full_like(input_ids, input_ids.size(1))
+        return tree_attention(model, is_compiled=self.policy.args.torch_compile)
+
+    # Plans
 
     def plan(self, inputs: list[dict[str, Any]]) -> Plan:
         """Grows and scores trees for the prompts of `inputs`: B rows, each prompt repeated `num_generations` times."""
@@ -79,7 +169,7 @@ class Forest:
         everyone = zip(*gather_object([mine]), strict=True)  # in the order of processes
         new_rows, logged, accuracies = ([x for part in parts for x in part] for parts in everyone)
         rewards, texts, advantages, lengths, truncated = map(list, zip(*logged, strict=True))
-        scored = [accuracy for accuracy in accuracies if not math.isnan(accuracy)]
+        total, scored = _sums(accuracies)
         self.buffer.add(new_rows)
         drawn = self.buffer.draw(len(inputs) * processes)
         share = drawn[rank::processes]
@@ -88,7 +178,7 @@ class Forest:
             rows=share + [_filler(drawn, policy)] * (len(inputs) - len(share)),
             n_real=len(share),
             rewards=torch.tensor(rewards),
-            accuracy=sum(scored) / len(scored) if scored else math.nan,
+            accuracy=total / scored if scored else math.nan,
             has_replayed=any(row.birth < iteration for row in drawn),
             iteration=iteration,
             logged_texts=texts,
@@ -111,20 +201,16 @@ class Forest:
             return trees, first, trees
         wanted, calls = len(inputs) * processes.count // self.policy.group_size, 1
         while True:
-            useful = [tree for tree in trees if has_signal(tree, config)]
-            mine = torch.tensor([len(useful), len(trees)], device=processes.device)
-            found, sampled = (int(n) for n in processes.sum(mine).tolist())
-            missing = wanted - found
-            if missing <= 0 or calls > config.max_refills:
+            with_signal = [tree for tree in trees if has_signal(tree, config)]
+            mine = torch.tensor([len(with_signal), len(trees)], device=processes.device)
+            useful, sampled = (int(n) for n in processes.sum(mine).tolist())
+            rows = self._prompts.refill(useful=useful, sampled=sampled, wanted=wanted)
+            if rows is None:
                 break
-            count = self._prompts.available(min(wanted, -(-missing * sampled // max(found, 1))))
-            if count == 0:
-                break
-            trees = trees + self._grown(self._prompts.further(min(count, wanted)))
-            calls += 1
+            trees, calls = trees + self._grown(rows), calls + 1
         stats = {"signal": tuple(mine.unbind()), "sampled": (sampled, 1), "calls": (calls, 1)}
         self.policy.record({f"groups/{name}": parts for name, parts in stats.items()})
-        return trees, first, useful if missing <= 0 else trees
+        return trees, first, with_signal if useful >= wanted else trees
 
     def _grown(self, inputs: list[dict[str, Any]]) -> list[Tree]:
         """Scored trees for the prompts that begin on this process. Collective."""
@@ -155,21 +241,20 @@ class Forest:
                 leaf.value = truncated_value
 
     def _new_rows(self, trees: list[Tree]) -> list[Row]:
-        config = self.policy.args
+        config, policy = self.policy.args, self.policy
         by_value = config.process_reward_weight != 0.0 and config.process_reward_form == "value"
         keep_zero = config.policy_loss != "clip" or by_value
-        is_packed = config.tree_rows == "packed"
-        form = {"max_rows": self.policy.group_size} if is_packed else {"form": config.tree_rows}
-        rows_of = partial(packed_rows if is_packed else training_rows, keep_zero=keep_zero, **form)
-        rows = [rows_of(tree, accuracy=row_accuracy(tree, config)) for tree in trees]
-        made = [row for own in rows for row in own]
-        if config.replay_iterations == 1 or self.policy.use_vllm:
-            return made
+        form = {"max_rows": policy.group_size} if self._is_packed else {"form": config.tree_rows}
+        rows_of = partial(packed_rows if self._is_packed else training_rows, keep_zero=keep_zero, **form)
+        by_tree = [rows_of(tree, accuracy=row_accuracy(tree, config)) for tree in trees]
+        rows = [row for own in by_tree for row in own]
+        if config.replay_iterations == 1 or policy.use_vllm:
+            return rows
         # replayed rows need π_old of the policy that made them, which is the current one
-        if self.can_pack and not is_packed:
-            return with_behavior_logps(self.policy, trees, rows)
-        logps = self.policy.row_logps(made, at_once=config.per_device_train_batch_size)
-        return [replace(row, behavior_logps=logp) for row, logp in zip(made, logps, strict=True)]
+        if self.can_pack and not self._is_packed:
+            return with_behavior_logps(policy, trees, by_tree)
+        logps = policy.row_logps(rows, at_once=config.per_device_train_batch_size)
+        return [replace(row, behavior_logps=logp) for row, logp in zip(rows, logps, strict=True)]
 
     def _record(self, trees: list[Tree], drawn: list[Row], iteration: int, *, requested: int, expired: int) -> None:
         nodes = [node for tree in trees for node in tree.root.walk()[1:]]
@@ -200,6 +285,17 @@ class Forest:
             stats[f"segment_value/level_{depth}"] = _sums([node.value for node in level])
             stats[f"segment_abs_advantage/level_{depth}"] = _sums([abs(node.advantage) for node in level])
         self.policy.record(stats)
+
+    # State
+
+    def state_dict(self, folder: Path) -> dict[str, Any]:
+        """Writes the replay buffer to a file of its own, and returns what a checkpoint keeps beside it."""
+        self.buffer.save(folder / REPLAY_FILE)
+        return {"file": REPLAY_FILE, "rows": len(self.buffer)}
+
+    def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
+        """Reads the replay buffer."""
+        self.buffer.load(folder / REPLAY_FILE)
 
 
 def has_signal(tree: Tree, config: CreditConfig) -> bool:
@@ -232,21 +328,12 @@ def _sums(values: list[float]) -> tuple[float, float]:
     return sum(scored), len(scored)
 
 
-def packed_passes(tree: Tree, rows: Sequence[Row], *, at_once: int) -> list[Row]:
-    """Packed rows in which each segment of a tree's `rows` occurs exactly once.
-
-    A packed row has at most [`PACKED_LENGTH`] tokens, and after the prompt at most `at_once` times those of the longest
-    completion, so that a pass over it takes no more memory than one over `at_once` rows. A longer path has its own row.
-    """
-    numbers, trained = tree.numbers(), {node for row in rows for node in row.segment_nodes}
-    paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and numbers[id(n)] in trained]
-    prompt = len(tree.prompt_ids)
-    limit = min(PACKED_LENGTH, prompt + at_once * max((len(row.completion_ids) for row in rows), default=0))
-    return [pack(tree, group, float("nan")) for group in groups_within(paths, prompt=prompt, limit=limit)]
-
-
 def with_behavior_logps(policy: Policy, trees: Sequence[Tree], rows: Sequence[Sequence[Row]]) -> list[Row]:
     """The rows of all trees with their log-probabilities (nats), measured by packed passes. Collective.
+
+    In the passes each segment of a tree's rows occurs exactly once. A packed row has at most [`PACKED_LENGTH`] tokens,
+    and after the prompt at most as many as a micro-batch of the longest completions, so that it takes no more memory. A
+    longer path has its own row.
 
     Args:
         policy ([`Policy`]):
@@ -256,15 +343,21 @@ def with_behavior_logps(policy: Policy, trees: Sequence[Tree], rows: Sequence[Se
         rows (sequence of sequences of [`Row`]):
             The rows of each tree, in the form `nodes` or `paths`.
     """
-    at_once = policy.args.per_device_train_batch_size
-    packed = [packed_passes(tree, own, at_once=at_once) for tree, own in zip(trees, rows, strict=True)]
+    packed = []
+    for tree, own in zip(trees, rows, strict=True):
+        numbers, trained = tree.numbers(), {node for row in own for node in row.segment_nodes}
+        paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and numbers[id(n)] in trained]
+        longest = max((len(row.completion_ids) for row in own), default=0)
+        prompt = len(tree.prompt_ids)
+        limit = min(PACKED_LENGTH, prompt + policy.args.per_device_train_batch_size * longest)
+        packed.append([pack(tree, group, math.nan) for group in groups_within(paths, prompt=prompt, limit=limit)])
     logps = iter(policy.row_logps([row for part in packed for row in part], at_once=1))
-    found = []
+    with_logps = []
     for own, part in zip(rows, packed, strict=True):
         by_node: defaultdict[int, list[float]] = defaultdict(list)
         for row in part:
             for logp, segment in zip(next(logps), row.segments, strict=True):
                 if segment >= 0:
                     by_node[row.segment_nodes[segment]].append(logp)
-        found += [replace(row, behavior_logps=[x for node in row.segment_nodes for x in by_node[node]]) for row in own]
-    return found
+        with_logps += [replace(row, behavior_logps=[x for n in row.segment_nodes for x in by_node[n]]) for row in own]
+    return with_logps

@@ -1,6 +1,5 @@
 """Batches of groups with signal: others are replaced, or further prompts are sampled until the batch is full."""
 
-import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,18 +14,15 @@ from ..credit.groups import batch_scaled_advantages, has_difference
 from ..loss import keys
 from ..loss.assignment import wide
 from ..passes.model_traits import positions_of
-from .group_join import Call, Place, join_groups, take_groups
-from .group_store import Group, is_storable, load_groups, save_groups
+from .forest import Trees
+from .group_join import Call, join_groups
 from .policy import Policy
 from .prompt_order import PromptOrder
 from .prompts import Prompts
-from .sources import Chain, GenerationBatch, Responses, Trees
+from .sources import Chain, GenerationBatch, Responses, has_images
 
 
 logger = get_logger(__name__)
-
-GROUPS_FILE = "waiting_groups.safetensors"
-WAITED = -1  # the call of groups from an earlier batch
 
 
 def make_source(policy: Policy, *, model_config: Any, data: Any) -> "Responses | SignalGroups":
@@ -61,19 +57,22 @@ def make_source(policy: Policy, *, model_config: Any, data: Any) -> "Responses |
 
 
 def fill_batch(
-    useful: Sequence[Place], dull: Sequence[Place], *, size: int, max_copies: int, draws: random.Random
-) -> tuple[list[Place], int]:
-    """The `size` groups of a batch, and how many of them are copies: groups with signal, copies of them, others.
+    has_signal: Sequence[bool], *, size: int, max_copies: int, draws: random.Random
+) -> tuple[list[int], int]:
+    """The numbers of the `size` groups of a batch, and how many of them are copies: groups with signal, copies of them,
+    others.
 
     Copies are drawn uniformly, at most `max_copies` of each group. If less than a third of the batch has signal there
     are none, or a few groups would be the whole batch (as in POLARIS).
     """
+    useful = [group for group, flag in enumerate(has_signal) if flag]
+    others = [group for group, flag in enumerate(has_signal) if not flag]
     missing = size - len(useful)
-    copies: list[Place] = []
+    copies: list[int] = []
     if missing > 0 and 3 * len(useful) >= size:
-        sources = [place for place in useful for _ in range(max_copies)]
+        sources = [group for group in useful for _ in range(max_copies)]
         copies = draws.sample(sources, min(missing, len(sources)))
-    return [*useful, *copies, *dull][:size], len(copies)
+    return [*useful, *copies, *others][:size], len(copies)
 
 
 class SignalGroups:
@@ -86,7 +85,7 @@ class SignalGroups:
         prompts ([`Prompts`]):
             The rows of the data set.
         depends_on_padding (`bool`, *optional*, defaults to `False`):
-            Whether the model's log-probabilities do. π_old is then computed for the joined batch, and no group waits.
+            Whether the model's log-probabilities do. π_old is then computed for the joined batch.
     """
 
     name = "groups"  # of its state in checkpoints
@@ -99,45 +98,40 @@ class SignalGroups:
         self.calls_engine_again = source.calls_engine_again or config.groups == "refill"
         own = (self,) if config.groups != "keep" else ()
         self.stateful = (*source.stateful, *own, *prompts.stateful)
-        # a group waits for one update at most, and a batch may feed several
-        passes = config.steps_per_generation * config.num_iterations
         self._keeps_old_logps = not depends_on_padding or config.behavior_logps == "sampler"
-        is_short = passes <= config.gradient_accumulation_steps
-        self._keeps = config.refill_surplus == "keep" and is_short and self._keeps_old_logps
+        self._judges_credit = config.group_signal == "advantage" and config.reads_signal
+        # whether a group has credit exactly if the totals of its rewards differ
+        self._credits_rewards = config.rollouts == "none" and config.returns == "outcome"
+        self._credits_rewards &= "baseline" not in config.custom_functions()
         self._batches = 0
-        self._waiting: list[Group] = []
-        self._said: set[str] = set()
 
     def check(self, inputs: list[dict[str, Any]]) -> None:
         """Raises a `ValueError` for rows of the data set that it cannot sample."""
         self._source.check(inputs)
-        has_images = any(example.get(name) is not None for example in inputs for name in ("image", "images"))
-        self._refuse_images(has_images)
+        self._refuse_images(has_images(inputs))
 
     def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         """The batch for rows of the data set, every prompt repeated `group_size` times. Collective."""
         config, policy = self._config, self._policy
-        waited = [group for group in self._waiting if policy.updates_done - group.born <= 1]
         with policy.log.pooled():
-            inputs = self._prompts.begin(inputs, [group.examples[0] for group in waited])
-            calls = self._sample(inputs, have=len(waited))
-        sampled = [(Place(c, i), flag) for c, call in enumerate(calls) for i, flag in enumerate(call.has_signal)]
-        fresh, dull = ([place for place, flag in sampled if flag == wanted] for wanted in (True, False))
-        first = sum(place.call == 0 for place in fresh)  # before those that waited, which are older
-        useful = [*fresh[:first], *(Place(WAITED, i) for i in range(len(waited))), *fresh[first:]]
-        size = len(calls[0].has_signal)
-        groups, copies = [place for place, _ in sampled][:size], 0
+            calls = self._sample(inputs)
+        has_signal, size = _flags(calls), len(calls[0].has_signal)
+        groups, copies = list(range(size)), 0
         if config.groups != "keep":
             draws = random.Random(f"{config.seed} {self._batches}")
-            groups, copies = fill_batch(useful, dull, size=size, max_copies=config.max_copies, draws=draws)
-            self._warn(len(useful), size, calls=len(calls))
+            groups, copies = fill_batch(has_signal, size=size, max_copies=config.max_copies, draws=draws)
+            if 3 * sum(has_signal) < size:
+                what = "%d of %d groups have signal, less than a third: a batch is kept without copies"
+                self._prompts.warn_once(what, sum(has_signal), size)
         self._batches += 1
-        surplus = [place for place in useful[size:] if place.call != WAITED] if self._keeps else []
-        if sorted(groups) == [place for place, _ in sampled]:  # as TRL made it
-            made, groups, self._waiting = calls[0].made, sorted(groups), []
+        if sorted(groups) == list(range(len(has_signal))):  # as TRL made it
+            made, groups = calls[0].made, sorted(groups)
             made.examples = calls[0].examples
         else:
-            made = self._joined(calls, waited, groups, surplus)
+            made = join_groups(policy, calls, groups, keeps_old_logps=self._keeps_old_logps)
+            if config.scale_rewards == "batch" and self._credits_rewards and config.baseline == "group":
+                scaled = batch_scaled_advantages(made.batch.rewards, num_generations=policy.group_size)
+                made.batch.advantages = made.advantages = made.batch.own_rows(scaled)
         if not self._judges_credit:
             examples, made = made.examples, self._source.credit(made.batch, made.examples)
             made.examples = examples
@@ -145,14 +139,14 @@ class SignalGroups:
             correct = torch.cat([call.made.batch.correct for call in calls])
             made.accuracy = batch_accuracy(correct, reward_range=config.reward_range)
         if config.dull_kl == "drop" and keys.REF_LOGPS in made.batch.data:
-            without = set(dull)
-            is_dull = torch.tensor([place in without for place in groups], device=policy.processes.device)
-            is_dull = made.batch.own_rows(is_dull.repeat_interleave(policy.group_size))
+            is_zero_variance = torch.tensor([not has_signal[group] for group in groups], device=policy.processes.device)
+            is_zero_variance = made.batch.own_rows(is_zero_variance.repeat_interleave(policy.group_size))
             # by another reward a row may have credit, and then keeps its KL term
-            made.batch.data[keys.DULL_ROW] = is_dull & ~self._has_credit(made)
+            made.batch.data[keys.DULL_ROW] = is_zero_variance & ~self._has_credit(made)
         if config.groups != "keep":
-            stats = {"signal": (len(fresh), len(sampled)), "sampled": (len(sampled), 1), "calls": (len(calls), 1)}
-            stats |= {"copies": (copies, 1), "waiting": (len(self._waiting), 1)}
+            sampled = len(has_signal)
+            stats = {"signal": (sum(has_signal), sampled), "sampled": (sampled, 1)}
+            stats |= {"calls": (len(calls), 1), "copies": (copies, 1)}
             policy.record({f"groups/{name}": parts for name, parts in stats.items()})
         self._prompts.record()
         return made
@@ -162,35 +156,18 @@ class SignalGroups:
             what = f"groups={self._config.groups!r} joins rows of text, without their images"
             raise ValueError(f"{what}: use data, tools and environments without images, or set groups='keep'.")
 
-    # Sampling
-
-    @property
-    def _judges_credit(self) -> bool:
-        return self._config.group_signal == "advantage" and self._config.reads_signal
-
-    @property
-    def _credits_rewards(self) -> bool:
-        """Whether a group has credit exactly if the totals of its rewards differ."""
-        config = self._config
-        return config.rollouts == "none" and config.returns == "outcome" and "baseline" not in config.custom_functions()
-
-    def _sample(self, inputs: list[dict[str, Any]], *, have: int) -> list[Call]:
-        """The calls of the engine for a batch, for which `have` groups have waited."""
-        calls = [self._call(inputs)]
+    def _sample(self, inputs: list[dict[str, Any]]) -> list[Call]:
+        """The calls of the engine for a batch."""
+        calls = [self._call(self._prompts.begin(inputs))]
+        if self._config.groups != "refill":
+            return calls
         size = len(calls[0].has_signal)
-        while self._config.groups == "refill" and len(calls) <= self._config.max_refills:
-            flags = [flag for call in calls for flag in call.has_signal]
-            if (missing := size - have - sum(flags)) <= 0:
-                break
-            # enough if signal stays as frequent as in this batch, and one deviation more where groups may wait
-            rate = max(sum(flags), 1) / len(flags)
-            margin = math.sqrt(missing * (1 - rate)) if self._keeps else 0.0
-            wanted = min(size, math.ceil((missing + margin) / rate))
-            if (count := min(self._prompts.available(wanted), size)) == 0:
-                self._say("the data set has no further prompts for a batch: give more rows, or lower the batch size")
-                break
-            calls.append(self._call(self._prompts.further(count)))
-        return calls
+        while True:
+            has_signal = _flags(calls)
+            rows = self._prompts.refill(useful=sum(has_signal), sampled=len(has_signal), wanted=size)
+            if rows is None:
+                return calls
+            calls.append(self._call(rows))
 
     def _call(self, inputs: list[dict[str, Any]]) -> Call:
         policy = self._policy
@@ -207,72 +184,39 @@ class SignalGroups:
         batch, config, size = made.batch, self._config, self._policy.group_size
         if not config.reads_signal:
             return torch.ones(len(batch.rewards) // size, dtype=torch.bool)
-        in_loss = batch.mask_t.bool()
+        gather, in_loss = self._policy.processes.gather, batch.mask_t.bool()
         if self._judges_credit:
             credited = ((wide(made.advantages) != 0) & in_loss).any(-1)
-            found = by_group(self._policy.processes.gather(credited.int()), size).any(-1)
-            if self._credits_rewards:
-                # rounding leaves 1e-8 of equal rewards less their mean
-                found &= has_difference(batch.rewards, num_generations=size, counted=~batch.rewards.isnan())
-            return found
-        counted = self._policy.processes.gather(in_loss.any(-1).int()).bool()
+            has_signal = by_group(gather(credited.int()), size).any(-1)
+            # rounding leaves 1e-8 of equal rewards less their mean
+            return has_signal & self._rewards_differ(made) if self._credits_rewards else has_signal
+        counted = gather(in_loss.any(-1).int()).bool()
         values = batch.correct if config.group_signal == "correct" else batch.rewards
         return has_difference(values, num_generations=size, counted=counted)
 
+    def _rewards_differ(self, made: GenerationBatch) -> torch.Tensor:
+        """Whether the total rewards of each group differ: bool, shape (N/G,)."""
+        rewards = made.batch.rewards
+        return has_difference(rewards, num_generations=self._policy.group_size, counted=~rewards.isnan())
+
     def _has_credit(self, made: GenerationBatch) -> torch.Tensor:
         """Rows of this process that may have a gradient besides that of the KL term: bool, shape (B,)."""
-        batch, size = made.batch, self._policy.group_size
         if self._credits_rewards:
-            differs = has_difference(batch.rewards, num_generations=size, counted=~batch.rewards.isnan())
-            return batch.own_rows(differs.repeat_interleave(size))
-        return ((wide(made.advantages) != 0) & batch.mask_t.bool()).any(-1)
-
-    def _joined(
-        self, calls: list[Call], waited: list[Group], groups: list[Place], surplus: list[Place]
-    ) -> GenerationBatch:
-        """The batch of these groups, of any calls. Those of `surplus` wait from here on. Collective."""
-        policy = self._policy
-        for call in sorted({place.call for place in surplus}):  # π_old, before the policy moves
-            policy.fill_old_logps(calls[call].made.batch)
-        found = {Place(WAITED, i): group for i, group in enumerate(waited)}
-        wanted = {place for place in (*groups, *surplus) if place.call != WAITED}
-        found |= take_groups(policy, calls, wanted)
-        self._waiting = [found[place] for place in surplus if is_storable(found[place])]
-        if len(self._waiting) < len(surplus):
-            self._say("surplus groups are dropped: rows of the data set that are not JSON types cannot wait")
-        chosen = [found[place] for place in groups]
-        policy.log.show([entry for group in chosen for entry in group.logged])
-        mixes = any(place.call == WAITED for place in groups)
-        made = join_groups(policy, chosen, mixes_policies=mixes, keeps_old_logps=self._keeps_old_logps)
-        config = self._config
-        if config.scale_rewards == "batch" and self._credits_rewards and config.baseline == "group":
-            scaled = batch_scaled_advantages(made.batch.rewards, num_generations=policy.group_size)
-            made.batch.advantages = made.advantages = made.batch.own_rows(scaled)
-        return made
-
-    # What is said, once each
-
-    def _warn(self, useful: int, size: int, *, calls: int) -> None:
-        if useful >= size:
-            return
-        if calls > self._config.max_refills:
-            self._say("max_refills=%d further calls did not fill a batch of %d groups", self._config.max_refills, size)
-        if 3 * useful < size:
-            what = "%d of %d groups have signal, less than a third: a batch is kept without copies"
-            self._say(what, useful, size)
-
-    def _say(self, what: str, *values: int) -> None:
-        if what not in self._said:
-            self._said.add(what)
-            logger.warning(f"groups=%r: {what}", self._config.groups, *values)
-
-    # State
+            return made.batch.own_rows(self._rewards_differ(made).repeat_interleave(self._policy.group_size))
+        return ((wide(made.advantages) != 0) & made.batch.mask_t.bool()).any(-1)
 
     def state_dict(self, folder: Path) -> dict[str, Any]:
-        """Writes the groups that wait to a file of their own, and returns what a checkpoint keeps beside it."""
-        save_groups(folder / GROUPS_FILE, self._waiting)
-        return {"file": GROUPS_FILE, "batches": self._batches, "waiting": len(self._waiting)}
+        """The number of batches so far, from which copies are drawn."""
+        return {"batches": self._batches}
 
     def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
-        """Restores the groups that wait."""
-        self._waiting, self._batches = load_groups(folder / GROUPS_FILE), int(state["batches"])
+        """Restores what `state_dict` returned."""
+        self._batches = int(state["batches"])
+        if state.get("waiting"):
+            what = "of an earlier version: its groups that waited for the next batch are left out"
+            logger.warning(f"the checkpoint is {what}, so the run is not the uninterrupted one")
+
+
+def _flags(calls: Sequence[Call]) -> list[bool]:
+    """Whether each group of some calls has signal."""
+    return [flag for call in calls for flag in call.has_signal]

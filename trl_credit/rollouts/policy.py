@@ -54,37 +54,18 @@ class Plan:
     trees: list[Any]
 
 
-class BatchLog(Protocol):
-    """What TRL logs of a batch. [`~trl_credit.trainer.trl_log.TrlLog`] implements it.
-
-    Attributes:
-        is_further_call: Whether the batch has had a call of the engine before the current one.
-    """
-
-    is_further_call: bool
-
-    def planned(self, plan: Plan) -> None:
-        """Replaces what TRL logged by the responses of the plan."""
-
-    def entries(self, count: int) -> list[dict[str, Any]]:
-        """The last entries of the table of completions, the same on all processes."""
-
-    def show(self, entries: Sequence[dict[str, Any]]) -> None:
-        """Makes these entries the table."""
-
-    def pooled(self) -> AbstractContextManager[None]:
-        """A context in which all calls of the engine count as one batch."""
-
-
 class Policy(Protocol):
     """The current policy, behind any generation engine. [`~trl_credit.trainer.engine.TrlEngine`] implements it.
 
     Every process must call the methods marked collective, with equal shapes where they gather.
+
+    Attributes:
+        log: What TRL logs of a batch, a [`~trl_credit.trainer.trl_log.TrlLog`].
     """
 
     args: "CreditConfig"
     processes: Processes
-    log: BatchLog
+    log: Any
     use_vllm: bool
 
     @property
@@ -125,10 +106,8 @@ class Policy(Protocol):
 
     def decode_responses(self, prompts: list, completion_ids: list[list[int]]) -> list: ...
 
-    def continue_prefixes(
-        self, prefixes: Sequence[list[int]], *, n: int, budgets: list[int], label: str = "rollouts"
-    ) -> list[Continuation]:
-        """`n` continuations of each prefix, in order. `label` names the progress bar. Collective."""
+    def continue_prefixes(self, prefixes: Sequence[list[int]], *, n: int, budgets: list[int]) -> list[Continuation]:
+        """`n` continuations of each prefix, in order. Collective."""
 
     def score_responses(
         self, examples: list[dict[str, Any]], completion_ids: list[list[int]], *, most: int | None = None

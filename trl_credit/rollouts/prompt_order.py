@@ -42,27 +42,24 @@ class PromptOrder:
             is set.
 
     Raises:
-        ValueError: the data set is empty, or the file `prompt_rates` is missing, damaged, or has no rate of any row.
+        ValueError: the file `prompt_rates` is missing, damaged, or has no rate of any row.
     """
 
     name = "prompts"
 
     def __init__(self, config: CreditConfig, *, rows: int, prompt_of: Callable[[int], Any]) -> None:
-        if rows < 1:
-            raise ValueError("the data set has no rows: give at least as many as a batch has prompts.")
         self._config, self.rows = config, rows
         # of the prompt of a row, see `prompt_digest`
         self.digest: Callable[[int], str] = functools.cache(lambda row: prompt_digest(prompt_of(row)))
         self._by_difficulty = config.prompt_sampler == "difficulty"
-        sampler = f"prompt_sampler={config.prompt_sampler!r}"
-        self.setting = sampler if self._by_difficulty else f"groups={config.groups!r}"
+        self.setting = "prompt_sampler='difficulty'" if self._by_difficulty else f"groups={config.groups!r}"
         self._rates = np.full(rows, np.nan)  # shape (N,); NaN: not known
         self._groups = np.zeros(rows, dtype=np.int64)  # shape (N,); groups sampled in this run
         self._listed = np.zeros(rows, dtype=bool)  # shape (N,); has a line in the file
         self._draws = 0
         self._epoch, self._position = 0, 0  # of the permutations
-        self._permutation = functools.lru_cache(maxsize=1)(self._permuted)
-        self._said_retired = False
+        self._permutation = self._permuted()
+        self._has_warned = False
         if self._by_difficulty and config.prompt_rates is not None:
             self._start_from(config.prompt_rates)
 
@@ -101,9 +98,8 @@ class PromptOrder:
             ValueError: a rate is outside [0, 1]. Nothing has changed then.
         """
         if wrong := [rate for rate in rates if rate < 0.0 or rate > 1.0]:
-            raise ValueError(
-                f"the pass rate {wrong[0]} is not in [0, 1]: set reward_range to the range of the rewards."
-            )
+            what = f"the pass rate {wrong[0]} is not in [0, 1]"
+            raise ValueError(f"{what}: set reward_range to the range of the rewards.")
         for row, rate in zip(rows, rates, strict=True):
             self._groups[row] += 1
             self._listed[row] = True
@@ -116,10 +112,10 @@ class PromptOrder:
         pass rates (`pass_rate`, absent before the first)."""
         known = self._rates[~np.isnan(self._rates)]
         seen = self._listed & ((self._groups > 0) | np.isnan(self._rates))
-        found = {"prompts_seen": float(seen.mean())}
+        stats = {"prompts_seen": float(seen.mean())}
         if self._by_difficulty:
-            found["prompts_retired"] = float((self._weights() == 0.0).mean())
-        return found | ({"pass_rate": float(known.mean())} if known.size else {})
+            stats["prompts_retired"] = float((self._weights() == 0.0).mean())
+        return stats | ({"pass_rate": float(known.mean())} if known.size else {})
 
     def write(self, path: str | Path) -> None:
         """Writes `prompt_rates.jsonl`, whole or not at all: a line for each row that was drawn, or whose rate is known.
@@ -160,6 +156,7 @@ class PromptOrder:
             self._rates[line.row] = np.nan if line.rate is None else line.rate
             self._groups[line.row], self._listed[line.row] = line.groups, True
         self._draws, self._epoch, self._position = (int(state[name]) for name in ("draws", "epoch", "position"))
+        self._permutation = self._permuted()
 
     def _start_from(self, path: str) -> None:
         setting, fix = f"prompt_rates={path!r}", "name the prompt_rates.jsonl of a run on this data, or leave it out"
@@ -170,27 +167,28 @@ class PromptOrder:
         for row in range(self.rows):
             if (rate := rate_of.get(self.digest(row))) is not None:
                 self._rates[row], self._listed[row] = rate, True
-        if not (found := int(self._listed.sum())):
-            what = f"none of its {len(rate_of):,} pass rates belongs to one of the {self.rows:,} prompts of the data"
-            raise ValueError(f"{setting}: {what}: {fix}.")
-        logger.info("%s: %d of %d rows of the data start with a pass rate", setting, found, self.rows)
+        if not (matches := int(self._listed.sum())):
+            raise ValueError(f"{setting}: none of its pass rates belongs to a prompt of the data: {fix}.")
+        logger.info("%s: %d of %d rows of the data start with a pass rate", setting, matches, self.rows)
 
     def _by_weight(self, count: int, taken: set[int]) -> list[int]:
-        generator = np.random.default_rng([self._config.seed, self._draws])
+        # random() is in [0, 1)
+        log_u = np.log1p(-np.random.default_rng([self._config.seed, self._draws]).random(self.rows))
+        weights = self._weights()
+        is_free = np.ones(self.rows, dtype=bool)
+        is_free[list(taken)] = False
+        weighted = np.flatnonzero(is_free & (weights > 0.0))
         with np.errstate(over="ignore"):  # w may be so small that the key is −∞, the last of all
-            log_u = np.log1p(-generator.random(self.rows))  # random() is in [0, 1)
-            weights = self._weights()
-            keys = np.divide(log_u, weights, out=np.full(self.rows, -np.inf), where=weights > 0.0)
-        free = np.ones(self.rows, dtype=bool)
-        free[list(taken)] = False
-        drawn = _largest(keys, np.flatnonzero(free & (weights > 0.0)), count)
+            keys = log_u[weighted] / weights[weighted]
+        drawn = weighted[np.argsort(-keys, kind="stable")][:count].tolist()
         if missing := count - len(drawn):
-            if not self._said_retired:
+            if not self._has_warned:
                 knobs = f"prompt_floor={self._config.prompt_floor} and retire_above={self._config.retire_above}"
                 what = "%s leave too few prompts for a batch: the other %d were drawn from those without weight"
                 logger.warning(f"{what}. Raise prompt_floor or retire_above, or give more rows", knobs, missing)
-            self._said_retired = True
-            drawn += _largest(log_u, np.flatnonzero(free & (weights == 0.0)), missing)
+            self._has_warned = True
+            others = np.flatnonzero(is_free & (weights == 0.0))
+            drawn += others[np.argsort(-log_u[others], kind="stable")][:missing].tolist()
         return drawn
 
     def _weights(self) -> np.ndarray:
@@ -207,19 +205,16 @@ class PromptOrder:
         while len(drawn) < count:
             if self._position == self.rows:
                 self._epoch, self._position = self._epoch + 1, 0
-            row = int(self._permutation(self._epoch)[self._position])
+                self._permutation = self._permuted()
+            row = int(self._permutation[self._position])
             self._position += 1
             if row not in taken:
                 taken.add(row)
                 drawn.append(row)
         return drawn
 
-    def _permuted(self, epoch: int) -> np.ndarray:
+    def _permuted(self) -> np.ndarray:
+        """The rows in the order of the current epoch."""
         if not self._config.shuffle_dataset:
             return np.arange(self.rows)
-        return np.random.default_rng([self._config.seed, epoch]).permutation(self.rows)
-
-
-def _largest(keys: np.ndarray, rows: np.ndarray, count: int) -> list[int]:
-    """Of `rows`, at most `count` with the largest keys, the largest first."""
-    return rows[np.argsort(-keys[rows], kind="stable")][:count].tolist()
+        return np.random.default_rng([self._config.seed, self._epoch]).permutation(self.rows)

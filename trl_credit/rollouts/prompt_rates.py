@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,8 +11,6 @@ from ..support.files import check_size
 
 
 PROMPT_RATES_FILE = "prompt_rates.jsonl"  # in the folder of a run and in each of its checkpoints
-_MOST = 10**12  # rows or groups; what is larger does not fit the arrays, and no data set has it
-_DIGEST = re.compile(r"[0-9a-f]{16}")
 
 
 class PromptRate(NamedTuple):
@@ -57,18 +54,11 @@ def read_rates(path: str | Path) -> Iterator[PromptRate]:
     with open(path, "rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
-                yield _checked(json.loads(line))
-            except (ValueError, KeyError, TypeError, RecursionError) as error:
-                what = f"it has no {error}" if isinstance(error, KeyError) else error
-                raise ValueError(f"line {number} is damaged ({what})") from error
-
-
-def _checked(line: dict[str, Any]) -> PromptRate:
-    row, prompt, rate, groups = (line[name] for name in PromptRate._fields)
-    if any(type(number) is not int or not 0 <= number < _MOST for number in (row, groups)):
-        raise ValueError(f"row or groups is no whole number from 0 to {_MOST:,}")
-    if type(prompt) is not str or _DIGEST.fullmatch(prompt) is None:
-        raise ValueError("prompt is no digest of 16 hexadecimal digits")
-    if rate is not None and (type(rate) not in (int, float) or not 0.0 <= rate <= 1.0):
-        raise ValueError("rate is neither in [0, 1] nor null")
-    return PromptRate(row, prompt, None if rate is None else float(rate), groups)
+                content = json.loads(line)
+                row, prompt, rate, groups = (content[name] for name in PromptRate._fields)
+                is_valid = min(row, groups) >= 0 and len(prompt) == 16 and (rate is None or 0.0 <= rate <= 1.0)
+            except (ValueError, KeyError, TypeError, RecursionError):
+                is_valid = False
+            if not is_valid:
+                raise ValueError(f"line {number} is damaged")
+            yield PromptRate(row, prompt, rate, groups)

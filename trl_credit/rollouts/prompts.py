@@ -1,16 +1,19 @@
 """The rows of the data set that a batch is sampled from: those of the trainer, drawn by pass rate, or further ones."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
+from accelerate.logging import get_logger
 from accelerate.utils import gather_object
 
 from ..credit.difficulty import group_accuracy
 from .policy import Policy
 from .prompt_order import PromptOrder
 from .prompt_rates import prompt_digest
+
+
+logger = get_logger(__name__)
 
 
 class Prompts:
@@ -29,45 +32,57 @@ class Prompts:
         self._in_batch: list[int] = []  # rows drawn for the current batch, and rows with a prompt that it has
         self._prompts: set[str] = set()  # digests of prompts of the batch that were not drawn here
         self._last: list[int] = []  # rows drawn for the last call of the engine
+        self._refills = 0  # of the current batch
+        self._warned: set[str] = set()
 
-    def begin(self, inputs: list[dict[str, Any]], waiting: Sequence[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+    def begin(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """This process's rows of a new batch: `inputs`, those of the trainer, or as many drawn by difficulty.
-
-        `waiting` are rows of groups that the batch may take besides. Collective.
-        """
-        config, processes = self._policy.args, self._policy.processes
-        self._in_batch, self._last = [], []
+        Collective."""
+        self._in_batch, self._prompts, self._last, self._refills = [], set(), [], 0
         if self.order is None:
             return inputs
-        self._prompts = {prompt_digest(row.get("prompt")) for row in waiting}
-        if config.prompt_sampler == "difficulty":
-            return self.further(len(inputs) * processes.count // self._policy.group_size)
+        if self._policy.args.prompt_sampler == "difficulty":
+            return self._further(len(inputs) * self._policy.processes.count // self._policy.group_size)
         mine = [prompt_digest(row.get("prompt")) for row in inputs]
-        self._prompts.update(digest for part in gather_object([mine]) for digest in part)
+        self._prompts = {digest for part in gather_object([mine]) for digest in part}
         return inputs
 
-    def further(self, groups: int) -> list[dict[str, Any]]:
+    def refill(self, *, useful: int, sampled: int, wanted: int) -> list[dict[str, Any]] | None:
+        """This process's rows of further prompts, for a batch of `wanted` groups with signal.
+
+        They are enough if signal stays as frequent as in the `sampled` groups, of which `useful` have some. At most
+        `wanted` prompts, with equal shares for all processes. `None` if the batch is full, after `max_refills` calls,
+        or where the data has no others.
+        """
+        most = self._policy.args.max_refills
+        if useful >= wanted:
+            return None
+        if self._refills == most:
+            self.warn_once("max_refills=%d further calls did not fill a batch of %d groups", most, wanted)
+            return None
+        needed = min(wanted, math.ceil((wanted - useful) * sampled / max(useful, 1)))
+        unit = self._policy.processes.count // math.gcd(self._policy.processes.count, self._policy.group_size)
+        left = self.order.rows - len(self._in_batch)
+        if (count := min(math.ceil(needed / unit) * unit, left // unit * unit, wanted)) == 0:
+            self.warn_once("the data set has no further prompts for a batch: give more rows, or lower the batch size")
+            return None
+        self._refills += 1
+        return self._further(count)
+
+    def _further(self, groups: int) -> list[dict[str, Any]]:
         """This process's rows of so many further prompts, which the batch does not have while the data has others."""
-        processes, size, passed = self._policy.processes, self._policy.group_size, []
+        processes, size, known = self._policy.processes, self._policy.group_size, []
         self._last = []
         while missing := groups - len(self._last):
             if (left := self.order.rows - len(self._in_batch)) == 0:
-                self._last += passed[:missing]
+                self._last += known[:missing]
                 break
             for row in self.order.draw(min(missing, left), besides=self._in_batch):
-                known = self.order.digest(row) in self._prompts
-                (passed if known else self._last).append(row)
+                (known if self.order.digest(row) in self._prompts else self._last).append(row)
                 self._in_batch.append(row)
         share = groups * size // processes.count
         repeated = [row for row in self._last for _ in range(size)]
         return self._policy.data_rows(repeated[processes.rank * share : (processes.rank + 1) * share])
-
-    def available(self, wanted: int) -> int:
-        """How many groups at most, up to `wanted`, can be drawn and shared equally by the processes."""
-        count, size = self._policy.processes.count, self._policy.group_size
-        unit = count // math.gcd(count, size)
-        left = self.order.rows - len(self._in_batch)
-        return min(-(-wanted // unit), left // unit) * unit
 
     def note(self, correct: torch.Tensor) -> None:
         """Takes the pass rates of the prompts drawn last from the correctness (N,) of their responses, NaN if unknown.
@@ -85,3 +100,9 @@ class Prompts:
         """Logs what the order knows of the data set. Collective outside of a training step."""
         if self._policy.args.prompt_sampler == "difficulty":
             self._policy.record({name: (value, 1) for name, value in self.order.stats().items()})
+
+    def warn_once(self, message: str, *values: int) -> None:
+        """Warns about the groups of the run, each message once."""
+        if message not in self._warned:
+            self._warned.add(message)
+            logger.warning(f"groups=%r: {message}", self._policy.args.groups, *values)

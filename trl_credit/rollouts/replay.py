@@ -86,8 +86,8 @@ def padded(
     L is the length of the longest row, or `width`, which extends it on the right.
     """
     tensors = [torch.tensor(row, dtype=torch.tensor(value).dtype) for row in rows]
-    found = pad_sequence(tensors, batch_first=True, padding_value=value, padding_side=side)
-    return found if width is None else pad(found, (0, width - found.size(1)), value=value)
+    table = pad_sequence(tensors, batch_first=True, padding_value=value, padding_side=side)
+    return table if width is None else pad(table, (0, width - table.size(1)), value=value)
 
 
 def visible_columns(rows: Sequence[Row], *, prompt_width: int, width: int) -> torch.Tensor:
@@ -152,26 +152,21 @@ class ReplayBuffer:
 
         With `legacy`, exactly `n` rows unless the buffer is empty.
         """
-        for question, rows in self._rows.items():
-            young = [row for row in rows if self.iteration - row.birth < self.life]
-            self.expired += len(rows) - len(young)
-            self._rows[question] = young
-        self._drop_empty()
+        before = len(self)
+        young = {q: [row for row in rows if self.iteration - row.birth < self.life] for q, rows in self._rows.items()}
+        self._rows = _nonempty(young)
+        self.expired += before - len(self)
         drawn = self._draw_legacy(n) if self.legacy else self._draw_in_turn(n)
-        self._drop_empty()
+        self._rows = _nonempty(self._rows)
         self.iteration += 1
         return drawn
 
-    def _drop_empty(self) -> None:
-        self._rows = defaultdict(list, {question: rows for question, rows in self._rows.items() if rows})
-
     def _draw_in_turn(self, n: int) -> list[Row]:
-        drawn: list[Row] = []
         if len(self) <= n and (self.cap is None or all(len(rows) <= self.cap for rows in self._rows.values())):
-            for rows in self._rows.values():
-                drawn += rows
-                rows.clear()
-            return drawn
+            everything = [row for rows in self._rows.values() for row in rows]
+            self._rows.clear()
+            return everything
+        drawn: list[Row] = []
         questions = list(self._rows)
         self._random.shuffle(questions)
         for _ in range(n if self.cap is None else self.cap):
@@ -186,11 +181,10 @@ class ReplayBuffer:
 
     def _draw_legacy(self, n: int) -> list[Row]:
         union: list[Row] = []
-        for question, rows in self._rows.items():
+        for rows in self._rows.values():
             self._random.shuffle(rows)
-            cap = len(rows) if self.cap is None else self.cap
-            union += rows[:cap]
-            self._rows[question] = rows[cap:]
+            union += rows[: self.cap]
+            del rows[: self.cap]
         self._random.shuffle(union)
         while union and len(union) < n:
             union = union + union
@@ -222,20 +216,17 @@ class ReplayBuffer:
         Raises:
             ValueError: the file is missing, was changed, or is not one that `save` wrote.
         """
-        try:
-            tensors, state = load_tensors(path)
-            rows = _unpack(tensors, state["questions"])
-            version, internal, gauss = state["random"]
-            iteration, expired = int(state["iteration"]), int(state["expired"])
-            self._random.setstate((version, tuple(internal), gauss))
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ValueError(
-                f"cannot restore the replay buffer from {path} ({error}): resume from another checkpoint."
-            ) from error
-        self.iteration, self.expired = iteration, expired
-        self._rows.clear()
-        for row in rows:
+        tensors, state = load_tensors(path)
+        version, internal, gauss = state["random"]
+        self._random.setstate((version, tuple(internal), gauss))
+        self.iteration, self.expired = state["iteration"], state["expired"]
+        self._rows = defaultdict(list)
+        for row in _unpack(tensors, state["questions"]):
             self._rows[row.question].append(row)
+
+
+def _nonempty(rows: dict[str, list[Row]]) -> dict[str, list[Row]]:
+    return defaultdict(list, {question: own for question, own in rows.items() if own})
 
 
 def _unpack(tensors: dict[str, torch.Tensor], questions: list[str]) -> list[Row]:
@@ -251,14 +242,13 @@ def _unpack(tensors: dict[str, torch.Tensor], questions: list[str]) -> list[Row]
 
 def padded_rows(rows: Sequence[Row], *, pad_token_id: int) -> dict[str, torch.Tensor]:
     """Rows as TRL pads them, with `visible_until` if any of them has several branches."""
-    batch = {}
     prompts, completions = [row.prompt_ids for row in rows], [row.completion_ids for row in rows]
-    for names, ids, side in (
-        ((keys.PROMPT_IDS, keys.PROMPT_MASK), prompts, "left"),
-        ((keys.COMPLETION_IDS, keys.COMPLETION_MASK), completions, "right"),
-    ):
-        batch[names[0]] = padded(ids, value=pad_token_id, side=side)
-        batch[names[1]] = padded([[1] * len(row) for row in ids], value=0, side=side)
+    batch = {
+        keys.PROMPT_IDS: padded(prompts, value=pad_token_id, side="left"),
+        keys.PROMPT_MASK: padded([[1] * len(ids) for ids in prompts], value=0, side="left"),
+        keys.COMPLETION_IDS: padded(completions, value=pad_token_id),
+        keys.COMPLETION_MASK: padded([[1] * len(ids) for ids in completions], value=0),
+    }
     if any(row.visible_until is not None for row in rows):
         widths = {"prompt_width": batch[keys.PROMPT_IDS].size(1), "width": batch[keys.COMPLETION_IDS].size(1)}
         batch[keys.VISIBLE_UNTIL] = visible_columns(rows, **widths)

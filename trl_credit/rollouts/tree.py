@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any
 
 import torch
@@ -40,10 +40,10 @@ class Node:
 
     def path(self) -> "list[Node]":
         """The nodes from the first segment to this one."""
-        found = [self]
-        while (above := found[-1].parent) is not None:
-            found.append(above)
-        return found[-2::-1]
+        upwards = [self]
+        while (above := upwards[-1].parent) is not None:
+            upwards.append(above)
+        return upwards[-2::-1]
 
     def written(self) -> list[int]:
         """Tokens from the end of the prompt to the end of this segment."""
@@ -68,8 +68,8 @@ class Node:
         """Mean of `correct` of the leaves below, backed up like values, each child counted once. NaN if all are NaN."""
         if not self.children:
             return self.correct
-        found = [x for child in self.children if not math.isnan(x := child.mean_correct())]
-        return math.fsum(found) / len(found) if found else math.nan
+        scored = [x for child in self.children if not math.isnan(x := child.mean_correct())]
+        return math.fsum(scored) / len(scored) if scored else math.nan
 
 
 @dataclass(eq=False)
@@ -113,20 +113,18 @@ def grow_trees(trees: Sequence[Tree], policy: Policy, *, branching: Sequence[int
         for tree, node in frontier:
             written = node.written()
             left = policy.remaining_budget(len(tree.prompt_ids), len(written))
+            node.truncated = left <= 0
             if left > 0:
                 open_nodes.append((tree, node))
                 prefixes.append(tree.prompt_ids + written)
                 budgets.append(left if is_last else min(segment_length, left))
-            else:
-                node.truncated = True
         frontier = []
-        label = f"tree level {level} of {len(branching)}"
-        segments = policy.continue_prefixes(prefixes, n=count, budgets=budgets, label=label)
-        for i, (tree, node) in enumerate(open_nodes):
-            for segment in segments[i * count : (i + 1) * count]:
+        segments = iter(policy.continue_prefixes(prefixes, n=count, budgets=budgets))
+        for (tree, node), budget in zip(open_nodes, budgets, strict=True):
+            for segment in islice(segments, count):
                 child = Node(node, segment, node.depth + 1)
                 node.children.append(child)
-                if not policy.is_finished(segment.ids, budgets[i]):
+                if not policy.is_finished(segment.ids, budget):
                     child.truncated = is_last
                     frontier.append((tree, child))
 
@@ -166,8 +164,13 @@ def response_quarters(node: Node) -> list[int]:
     """Quarter, 0 … 3, of each token of a node, relative to the mean length of the responses through the node."""
     begin = sum(len(above.segment.ids) for above in node.path()[:-1])
     leaves = node.leaves()
-    mean = sum(len(n.segment.ids) for leaf in leaves for n in leaf.path()) / len(leaves)
+    mean = sum(len(leaf.written()) for leaf in leaves) / len(leaves)
     return [int(4 * (begin + i) / mean) for i in range(len(node.segment.ids))]
+
+
+def is_credited(node: Node, keep_zero: bool) -> bool:
+    """Whether rows credit a node: one with tokens and, unless `keep_zero`, an advantage other than 0."""
+    return len(node.segment.ids) > 0 and (keep_zero or node.advantage != 0.0)
 
 
 def training_rows(
@@ -180,17 +183,14 @@ def training_rows(
     start), cut off (at the end), or have segment −1 (in between). Both forms have the same gradient, because equal
     prefixes have equal logits. `keep_zero` also credits nodes with advantage 0.
     """
-
-    def credited(node: Node) -> bool:
-        return len(node.segment.ids) > 0 and (keep_zero or node.advantage != 0.0)
-
     ends = tree.root.walk()[1:] if form == "nodes" else tree.root.leaves()
-    row_of = partial(_row, tree, number=tree.numbers(), accuracy=accuracy)
+    numbers = tree.numbers()
     rows: list[Row] = []
     seen: set[int] = set()
     prompts: dict[int, array] = {}  # by the node that they end with: siblings share theirs
     for path in (node.path() for node in ends):
-        own = {id(node) for node in (path[-1:] if form == "nodes" else path) if credited(node)} - seen
+        candidates = path[-1:] if form == "nodes" else path
+        own = {id(node) for node in candidates if is_credited(node, keep_zero)} - seen
         if not own:
             continue
         seen |= own
@@ -200,20 +200,29 @@ def training_rows(
         if id(before) not in prompts:
             prompts[id(before)] = array("i", [*tree.prompt_ids, *before.written()])
         tokens = [x for i, node in enumerate(span) for x in _tokens(node, i if id(node) in own else -1)]
-        rows.append(row_of(prompts[id(before)], tokens, nodes=path[: places[-1] + 1], segments=span))
+        nodes = tuple(numbers[id(node)] for node in path[: places[-1] + 1])
+        given = {"accuracy": accuracy, "nodes": nodes, "segment_nodes": nodes[places[0] :]}
+        rows.append(_row(tree, prompts[id(before)], tokens, **given))
     return rows
 
 
 def packed_rows(tree: Tree, *, max_rows: int, accuracy: float = float("nan"), keep_zero: bool = False) -> list[Row]:
-    """At most `max_rows` rows of branches one after the other, whose longest row is as short as possible.
+    """At most `max_rows` packed rows of branches, whose longest row is as short as possible.
 
     Three kinds of tokens are repeated: the prompt, prefixes that several rows share, and one token per branch. A branch
     that does not follow its parent directly begins with a copy of the parent's last token, which predicts its first
     token. `visible_until` hides branches from each other.
     """
-    paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and (keep_zero or n.advantage != 0.0)]
-    groups = shortest_groups(paths, prompt=len(tree.prompt_ids), max_rows=max_rows)
-    return [pack(tree, group, accuracy) for group in groups]
+    paths = [node.path() for node in tree.root.walk_paths() if is_credited(node, keep_zero)]
+    prompt, lengths = len(tree.prompt_ids), [sum(len(node.segment.ids) for node in path) for path in paths]
+
+    def fits(limit: int) -> bool:
+        return len(groups_within(paths, prompt=prompt, limit=limit)) <= max_rows
+
+    # lengths include ancestors that several rows repeat and tokens that a row repeats
+    longest = prompt + sum(lengths) + sum(map(len, paths))
+    limit = bisect_left(range(longest), True, lo=prompt + max(lengths, default=0), key=fits)
+    return [pack(tree, group, accuracy) for group in groups_within(paths, prompt=prompt, limit=limit)]
 
 
 def groups_within(paths: Sequence[Sequence[Node]], *, prompt: int, limit: int) -> list[list[Node]]:
@@ -243,21 +252,6 @@ def _added_tokens(path: Sequence[Node], inside: set[int]) -> int:
     return repeated + sum(len(node.segment.ids) for node in new)
 
 
-def shortest_groups(paths: Sequence[Sequence[Node]], *, prompt: int, max_rows: int) -> list[list[Node]]:
-    """The last nodes of the paths, in order, as at most `max_rows` rows whose longest row is as short as possible.
-
-    Lengths include ancestors that several rows repeat and tokens that a row repeats.
-    """
-    lengths = [sum(len(node.segment.ids) for node in path) for path in paths]
-    longest = prompt + sum(lengths) + sum(map(len, paths))
-
-    def fits(limit: int) -> bool:
-        return len(groups_within(paths, prompt=prompt, limit=limit)) <= max_rows
-
-    limit = bisect_left(range(longest), True, lo=prompt + max(lengths, default=0), key=fits)
-    return groups_within(paths, prompt=prompt, limit=limit)
-
-
 def pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
     """One row with the credited nodes, given depth first, and their ancestors."""
     segment = {id(n): -1 for node in credited for n in node.path()} | {id(node): i for i, node in enumerate(credited)}
@@ -267,9 +261,10 @@ def pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
         prompt += root.segment.ids  # a shared prefix without credit needs no logits
     tokens, until = [_uncredited(token) for token in prompt], [0] * len(prompt)
     _place_below(root, 0, tokens, until, segment)
-    nodes = [node for node in tree.root.walk() if id(node) in segment]
-    given = {"number": tree.numbers(), "accuracy": accuracy, "visible_until": until}
-    return _row(tree, prompt, tokens[len(prompt) :], nodes=nodes, segments=credited, **given)
+    numbers = tree.numbers()
+    nodes = tuple(numbers[id(node)] for node in tree.root.walk() if id(node) in segment)
+    given = {"accuracy": accuracy, "nodes": nodes, "segment_nodes": tuple(numbers[id(node)] for node in credited)}
+    return _row(tree, prompt, tokens[len(prompt) :], visible_until=until, **given)
 
 
 def _place_below(node: Node, begin: int, tokens: list[tuple], until: list[int], segment: dict[int, int]) -> None:
@@ -304,21 +299,12 @@ def _uncredited(token: int) -> tuple:
     return token, 0.0, -1, -1, math.nan
 
 
-def _row(
-    tree: Tree,
-    prompt_ids: Sequence[int],
-    tokens: Sequence[tuple],
-    *,
-    number: dict[int, int],
-    nodes: Sequence[Node],
-    segments: Sequence[Node],
-    **given: Any,
-) -> Row:
-    """A row of the tokens that [`_tokens`] gives. `nodes`: all its nodes; `segments`: the node of each segment."""
-    ids, advantages, numbers, quarters, logps = zip(*tokens, strict=True)
-    nodes, segments = (tuple(number[id(node)] for node in part) for part in (nodes, segments))
-    given |= {"nodes": nodes, "segment_nodes": segments, "sampling_logps": None if None in logps else logps}
-    return Row(tree.question, prompt_ids, ids, advantages, numbers, quarters=quarters, **given)
+def _row(tree: Tree, prompt_ids: Sequence[int], tokens: Sequence[tuple], **fields: Any) -> Row:
+    """A row of the tokens that [`_tokens`] gives, with other fields of [`Row`]."""
+    ids, advantages, segments, quarters, logps = zip(*tokens, strict=True)
+    sampling_logps = None if None in logps else logps
+    given = {"quarters": quarters, "sampling_logps": sampling_logps}
+    return Row(tree.question, prompt_ids, ids, advantages, segments, **given, **fields)
 
 
 def sample_paths(tree: Tree, n: int, *, seed: str) -> list[Node]:

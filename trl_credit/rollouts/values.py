@@ -6,6 +6,7 @@ square of a response's length, so none is kept.
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,31 +18,25 @@ PART_ROWS = 4  # responses in a call of the reward functions, per row of the bat
 PART_TOKENS = 2**17  # … or as many as have this many tokens, if these are more
 
 
+@dataclass
 class Prefixes(Sequence[list[int]]):
     """Prompt and written tokens of each state, a list made whenever it is asked for.
 
-    Args:
-        places (sequence of `tuple[int, int]`):
-            (row, b) of each state.
-        prompt_ids, completion_ids (sequences of `list[int]`):
-            Token ids of the rows.
+    Attributes:
+        places: (row, b) of each state.
+        prompt_ids, completion_ids: Token ids of the rows.
     """
 
-    def __init__(
-        self,
-        places: Sequence[tuple[int, int]],
-        *,
-        prompt_ids: Sequence[list[int]],
-        completion_ids: Sequence[list[int]],
-    ) -> None:
-        self._places, self._prompt_ids, self._completion_ids = places, prompt_ids, completion_ids
+    places: Sequence[tuple[int, int]]
+    prompt_ids: Sequence[list[int]]
+    completion_ids: Sequence[list[int]]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self.places)
 
     def __getitem__(self, i: int) -> list[int]:
-        row, b = self._places[i]
-        return self._prompt_ids[row] + self._completion_ids[row][:b]
+        row, b = self.places[i]
+        return self.prompt_ids[row] + self.completion_ids[row][:b]
 
 
 def rollout_values(
@@ -78,37 +73,29 @@ def rollout_values(
         return torch.zeros(0, device=policy.processes.device), 0
     budgets = [policy.remaining_budget(len(prompt_ids[row]), b) for row, b in places]
     texts = {"prompt_ids": prompt_ids, "completion_ids": completion_ids}
-    if policy.args.segmentation == "turns":
-        with policy.timed("rollouts"):
-            scores, found = policy.continue_turns(places, n=n, budgets=budgets, most=most, **texts)
-        return _means(policy, policy.total_reward(scores), found, budgets)
     with policy.timed("rollouts"):
-        prefixes = Prefixes(places, **texts)
-        found = [array("i", c.ids) for c in policy.continue_prefixes(prefixes, n=n, budgets=budgets)]
-    # the same on every process, so that all make the same calls
-    default = max(PART_ROWS * len(inputs), PART_TOKENS // policy.args.max_completion_length)
-    size = max(1, (policy.args.rollout_batch_size or default) // n)
-    rewards = []
-    for first in range(0, most, size):
-        part = range(first, min(first + size, len(places)))
-        examples = [inputs[places[i][0]] for i in part for _ in range(n)] or inputs[:1]
-        responses = []
-        for i in part:
-            row, b = places[i]
-            written = completion_ids[row][:b]
-            responses += [written + ids.tolist() for ids in found[n * i : n * (i + 1)]]
-        scores = policy.score_responses(examples, responses, most=n * min(size, most - first))
-        rewards.append(policy.total_reward(scores))
-    return _means(policy, torch.cat(rewards), found, budgets)
-
-
-def _means(
-    policy: Policy, rewards: torch.Tensor, found: Sequence[Sequence[int]], budgets: Sequence[int]
-) -> tuple[torch.Tensor, int]:
-    """The mean reward of the continuations of each state, and their number of tokens."""
-    n = policy.args.rollouts_per_state
-    total = with_truncation(policy, rewards.float(), found, [x for x in budgets for _ in range(n)])
-    return total.view(-1, n).nanmean(1), sum(map(len, found))
+        if policy.args.segmentation == "turns":
+            scores, added = policy.continue_turns(places, n=n, budgets=budgets, most=most, **texts)
+            rewards = policy.total_reward(scores)
+        else:
+            continuations = policy.continue_prefixes(Prefixes(places, **texts), n=n, budgets=budgets)
+            added = [array("i", c.ids) for c in continuations]
+    if policy.args.segmentation != "turns":
+        # as many on every process, so that all make the same calls
+        default = max(PART_ROWS * len(inputs), PART_TOKENS // policy.args.max_completion_length)
+        size = max(1, (policy.args.rollout_batch_size or default) // n)
+        parts = []
+        for first in range(0, most, size):
+            part = [(i, *places[i]) for i in range(first, min(first + size, len(places)))]
+            examples = [inputs[row] for _, row, _ in part for _ in range(n)] or inputs[:1]
+            responses = [
+                completion_ids[row][:b] + ids.tolist() for i, row, b in part for ids in added[n * i : n * (i + 1)]
+            ]
+            scores = policy.score_responses(examples, responses, most=n * min(size, most - first))
+            parts.append(policy.total_reward(scores))
+        rewards = torch.cat(parts)
+    rewards = with_truncation(policy, rewards.float(), added, [x for x in budgets for _ in range(n)])
+    return rewards.view(-1, n).nanmean(1), sum(map(len, added))
 
 
 def with_truncation(

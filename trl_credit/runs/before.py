@@ -21,13 +21,3 @@ def too_short(args: CreditConfig, what: str) -> ValueError:
     takes = f"one generation batch takes {needed} prompts (generation_batch_size / num_generations)"
     fix = f"give at least {needed} rows, or lower per_device_train_batch_size, gradient_accumulation_steps or"
     return ValueError(f"{what}, and {takes}: {fix} steps_per_generation.")
-
-
-def check_best_metric(args: CreditConfig, datasets: Any) -> None:
-    """Refuses a `metric_for_best_model` that belongs to none of several evaluation sets, which transformers would find
-    out in the first evaluation. Raises `ValueError`."""
-    metric = (args.metric_for_best_model or "").removeprefix("eval_")
-    if isinstance(datasets, dict) and metric and args.eval_strategy != "no":
-        if not metric.startswith(tuple(f"{name}_" for name in datasets)):
-            what = f"metric_for_best_model={args.metric_for_best_model!r} names none of the sets {', '.join(datasets)}"
-            raise ValueError(f"{what} of eval_dataset: write such as 'eval_{next(iter(datasets))}_reward'.")

@@ -4,7 +4,6 @@ A generation batch feeds `steps_per_generation · num_iterations` micro-batches.
 an unfinished one: TRL generates it again after a resume.
 """
 
-import math
 from typing import Any
 
 from transformers import TrainerControl, TrainerState
@@ -13,45 +12,26 @@ from ..config import CreditConfig
 
 
 class CheckpointBoundaries:
-    """Delays checkpoints from the middle of a generation batch to its end.
+    """Delays checkpoints from the middle of a generation batch to its end. If the best checkpoint is kept, evaluations
+    are delayed as well, so that a checkpoint stays where it was evaluated.
 
     Args:
         config ([`CreditConfig`]):
-            Batch sizes, and when the run saves and evaluates. `save_steps` is rounded up to a multiple of a generation
-            batch's optimizer steps. If the best checkpoint is kept, `eval_steps` is rounded up in the same way, and
-            `save_steps` to a multiple of `eval_steps`.
+            Batch sizes, and whether the best checkpoint is kept.
 
     Attributes:
         every: Micro-batches of a generation batch on each process.
-        updates: Optimizer steps from one boundary to the next.
         done: Micro-batches since the last boundary, at the end of the last optimizer step.
-        rounded: The rounded settings, such as "save_steps 3 → 4", or "".
     """
 
     def __init__(self, config: CreditConfig) -> None:
-        window = config.gradient_accumulation_steps
         self.every = config.steps_per_generation * config.num_iterations
-        self.updates = math.lcm(self.every, window) // window
         self._keeps_best = config.load_best_model_at_end or config.save_strategy == "best"
         self.begin()
-        evaluated = self._round(config, "eval_steps", config.eval_strategy, self.updates) if self._keeps_best else ""
-        # transformers keeps a best checkpoint only where it was both evaluated and saved
-        together = config.load_best_model_at_end and config.eval_strategy == "steps" and config.eval_steps >= 1
-        saved = self._round(config, "save_steps", config.save_strategy, config.eval_steps if together else self.updates)
-        self.rounded = ", ".join(filter(None, (saved, evaluated)))
 
     def begin(self) -> None:
         """Starts at a boundary, with no delayed checkpoint: an earlier training may have been interrupted."""
         self.done, self._save, self._evaluate = 0, False, False
-
-    @staticmethod
-    def _round(config: CreditConfig, name: str, strategy: str, unit: float) -> str:
-        before = getattr(config, name)
-        # below 1 it is a share of all steps, whose number is not known yet: these checkpoints are delayed one by one
-        if strategy != "steps" or before is None or before < 1 or before % unit == 0:
-            return ""
-        setattr(config, name, math.ceil(before / unit) * int(unit))
-        return f"{name} {before:g} → {getattr(config, name)}"
 
     def after_update(self, step: int, *, control: TrainerControl) -> None:
         """Delays a checkpoint that is due to the next boundary, unless training ends here.
@@ -63,7 +43,7 @@ class CheckpointBoundaries:
         self.done = step % self.every
         inside = self.done > 0 and not control.should_training_stop
         control.should_save, self._save = _delayed(control.should_save or self._save, inside)
-        if self._keeps_best:  # an evaluation and its checkpoint stay at the same step
+        if self._keeps_best:
             control.should_evaluate, self._evaluate = _delayed(control.should_evaluate or self._evaluate, inside)
 
     def position(self, state: TrainerState, window: int, kept: Any) -> int:

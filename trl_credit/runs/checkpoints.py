@@ -2,7 +2,7 @@
 
 import errno
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -19,12 +19,12 @@ RUN_FILE = "credit_run.json"  # in the folder of a run and in each of its checkp
 VERSION = 2  # of both
 _TRAINER_STATE = "trainer_state.json"  # the last file of a checkpoint that is written
 
-# how a run stores its optimizer: name → description, and the files that show it
+# how a run stores its optimizer → the files that show it
 LAYOUTS = {
-    "ZeRO-3": ("with DeepSpeed ZeRO-3", "global_step*/*zero_pp_rank_*_model_states.pt"),
-    "ZeRO-1 or ZeRO-2": ("with DeepSpeed ZeRO-1 or ZeRO-2", "global_step*/*optim_states.pt"),
-    "FSDP": ("with FSDP", "optimizer[._][b0]*"),  # optimizer.bin, or the folder optimizer_0
-    "plain": ("without DeepSpeed and FSDP", "optimizer.pt"),
+    "ZeRO-3": "global_step*/*zero_pp_rank_*_model_states.pt",
+    "ZeRO-1 or ZeRO-2": "global_step*/*optim_states.pt",
+    "FSDP": "optimizer[._][b0]*",  # optimizer.bin, or the folder optimizer_0
+    "plain": "optimizer.pt",
 }
 
 
@@ -53,17 +53,15 @@ def read_state(folder: str | Path, *, needed: dict[str, str]) -> dict[str, Any]:
     """
     path, content = Path(folder) / STATE_FILE, {"parts": {}}
     if path.is_file():
-        content = _read(path, _check_state, fix="resume from another checkpoint")
+        content = _read(path, fix="resume from another checkpoint")
     parts = content["parts"]
-    if missing := sorted(set(needed) - set(parts)):
-        what = f"{path} holds no state" if path.is_file() else f"there is no {path} with the state"
-        settings = ", ".join(needed[name] for name in missing)
-        raise ValueError(f"{what} for {settings}: resume from a checkpoint of these settings, or leave them out.")
-    if unknown := sorted(set(parts) - set(needed)):
-        raise ValueError(
-            f"{path} holds state that this run would lose ({', '.join(unknown)}): resume with the settings that wrote "
-            "it, or start a new run with the checkpoint as the model."
-        )
+    if missing := [needed[name] for name in sorted(needed.keys() - parts.keys())]:
+        what = f"{path} holds no state for {', '.join(missing)}"
+        raise ValueError(f"{what}: resume from a checkpoint of these settings, or leave them out.")
+    if unknown := sorted(parts.keys() - needed.keys()):
+        what = f"{path} holds state that this run would lose ({', '.join(unknown)})"
+        fix = "resume with the settings that wrote it, or start a new run with the checkpoint as the model"
+        raise ValueError(f"{what}: {fix}.")
     return {"parts": parts, "position": content.get("position"), "found": content.get("found") or {}}
 
 
@@ -75,33 +73,20 @@ def read_run(folder: str | Path) -> dict[str, Any] | None:
     """
     path = Path(folder) / RUN_FILE
     fix = "remove it if all checkpoints in the folder are of one run, or use another folder"
-    return _read(path, _check_run, fix=fix) if path.is_file() else None
+    return _read(path, fix=fix) if path.is_file() else None
 
 
-def _read(path: Path, check: Callable[[Any], None], *, fix: str) -> dict[str, Any]:
+def _read(path: Path, *, fix: str) -> dict[str, Any]:
     try:
         content = read_json(path)
-        if type(content["version"]) is not int:
-            raise ValueError(f"version {content['version']!r} is not a number")
-        check(content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged or was not written by trl_credit ({error}): {fix}.") from error
-    if content["version"] > VERSION:
-        found = f"version {content['version']} of a newer trl_credit, and this one reads up to {VERSION}"
-        raise ValueError(f"{path} has {found}: upgrade trl_credit, or {fix}.")
+        is_newer = int(content["version"]) > VERSION
+    except (ValueError, LookupError, TypeError) as error:
+        raise ValueError(f"{path} is damaged or was not written by trl_credit ({one_line(error)}): {fix}.") from error
+    if is_newer:
+        raise ValueError(
+            f"{path} has version {content['version']} of a newer trl_credit: upgrade trl_credit, or {fix}."
+        )
     return content
-
-
-def _check_state(content: dict[str, Any]) -> None:
-    if not all(isinstance(part, dict) for part in content["parts"].values()):
-        raise ValueError("the state of a part is not a mapping")
-
-
-def _check_run(content: dict[str, Any]) -> None:
-    starts = [(start["from"], start["id"]) for start in content["lives"]]
-    if not starts or not all(isinstance(step, int) and isinstance(id_, str) for step, id_ in starts):
-        raise ValueError("a start has no step or no id")
-    content["identity"].keys()
 
 
 def is_complete(checkpoint: str | Path) -> bool:
@@ -142,12 +127,12 @@ def _state_of_trainer(checkpoint: str | Path) -> dict[str, int]:
 
 def checkpoints_of(output_dir: str | Path, *, complete: bool = False) -> list[Path]:
     """The checkpoints in a folder by step; with `complete`, without unfinished ones."""
-    found = []
+    folders = {}
     for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
         step = folder.name.rpartition("-")[2]
         if step.isdigit() and folder.is_dir() and (is_complete(folder) or not complete):
-            found.append((int(step), folder))
-    return [folder for _, folder in sorted(found)]
+            folders[int(step)] = folder
+    return [folders[step] for step in sorted(folders)]
 
 
 def last_checkpoint(output_dir: str | Path) -> Path | None:
@@ -156,10 +141,9 @@ def last_checkpoint(output_dir: str | Path) -> Path | None:
     Skips checkpoints of other runs, and those that this run abandoned when it resumed from an earlier step. Without a
     record of the run (plain TRL), all checkpoints count as those of one run.
     """
-    record, found = read_run(output_dir), checkpoints_of(output_dir, complete=True)
-    if record is not None:
-        found = [checkpoint for checkpoint in found if _belongs_to(record, checkpoint)]
-    return found[-1] if found else None
+    record, checkpoints = read_run(output_dir), checkpoints_of(output_dir, complete=True)
+    own = (c for c in reversed(checkpoints) if record is None or _belongs_to(record["lives"], c))
+    return next(own, None)
 
 
 @contextmanager
@@ -178,26 +162,25 @@ def file_errors(output_dir: str | Path) -> Iterator[None]:
     except Exception as error:  # libraries raise many types for it
         if not disk_full(error):
             raise
-        kept, fix = "there is no complete checkpoint", "train again"
-        if (last := last_checkpoint(output_dir)) is not None:
-            kept, fix = f"the last complete checkpoint is {short_path(last)}", "go on with resume_from_checkpoint=True"
-        what = f"disk full in {str(short_path(output_dir))!r}"
-        raise OSError(errno.ENOSPC, f"{what}: {kept}; make room, and {fix}") from None
+        last = last_checkpoint(output_dir)
+        kept = (
+            "there is no complete checkpoint" if last is None else f"the last complete checkpoint is {short_path(last)}"
+        )
+        fix = "make room, and train again" if last is None else "make room, and go on with resume_from_checkpoint=True"
+        raise OSError(errno.ENOSPC, f"disk full in {str(short_path(output_dir))!r}: {kept}; {fix}") from None
 
 
-def _belongs_to(record: dict[str, Any], checkpoint: Path) -> bool:
+def _belongs_to(starts: list[dict[str, Any]], checkpoint: Path) -> bool:
+    """Whether the run with these starts wrote a checkpoint, and has not abandoned it since."""
     try:
         other, step = read_run(checkpoint), checkpoint_step(checkpoint)
     except FileNotFoundError:  # its run is still training, and has just removed it
         return False
-    ids, first_steps = zip(*((start["id"], start["from"]) for start in record["lives"]), strict=True)
     if other is None:
-        return step <= first_steps[0]  # the run was resumed from a checkpoint of plain TRL
+        return step <= starts[0]["from"]  # the run was resumed from a checkpoint of plain TRL
     own_id = other["lives"][-1]["id"]
-    if own_id not in ids:
-        return False
-    following = first_steps[ids.index(own_id) + 1 :]
-    return not following or step <= following[0]
+    after = [i for i, start in enumerate(starts, 1) if start["id"] == own_id]
+    return bool(after) and all(step <= start["from"] for start in starts[after[0] : after[0] + 1])
 
 
 def check_layout(checkpoint: str | Path, *, here: str, processes: int) -> None:
@@ -212,27 +195,22 @@ def check_layout(checkpoint: str | Path, *, here: str, processes: int) -> None:
     Raises:
         ValueError: the layouts differ, or DeepSpeed has another number of processes.
     """
-    there = next((name for name, (_, files) in LAYOUTS.items() if any(Path(checkpoint).glob(files))), None)
-    this = f"a run {LAYOUTS[here][0]}"
+    there = next((name for name, files in LAYOUTS.items() if any(Path(checkpoint).glob(files))), None)
     parts = len({path.name for path in Path(checkpoint).glob("global_step*/*optim_states.pt")})
     if there not in (None, here):
-        what = f"the optimizer of a run {LAYOUTS[there][0]}, which {this} cannot read"
         fix = "launch with the configuration of that run (accelerate launch --config_file …)"
     elif not here.startswith("ZeRO") or parts == processes:  # without an optimizer, others continue with a warning
         return
-    elif there is None:
-        what = f"no optimizer (save_only_model=True?), without which {this} cannot resume"
-        fix = "take another checkpoint"
     else:
-        what, fix = f"the optimizer of {parts} DeepSpeed processes, and this run has {processes}", f"launch {parts}"
-    raise ValueError(f"{checkpoint} holds {what}: {fix}, or start a new run with {str(checkpoint)!r} as the model.")
+        fix = f"launch {parts}" if parts else "take another checkpoint"
+    what = f"{checkpoint} holds the optimizer of layout {there} of {parts or 1} processes"
+    this = f"this run has layout {here} and {processes}"
+    raise ValueError(f"{what}, and {this}: {fix}, or start a new run with {str(checkpoint)!r} as the model.")
 
 
-def missing_from(checkpoint: str | Path, *, here: str, rank: int, processes: int) -> dict[str, str]:
-    """Files that a process needs and a checkpoint lacks → the effect on the run."""
-    effects = {f"rng_state_{rank}.pth" if processes > 1 else "rng_state.pth": "random numbers differ"}
-    if here == "plain":
-        effects["optimizer.pt"] = "the optimizer's moments start at zero"
-    if here in ("plain", "FSDP"):
-        effects["scheduler.pt"] = "the learning rate's schedule starts again"
-    return {name: effect for name, effect in effects.items() if not (Path(checkpoint) / name).is_file()}
+def missing_from(checkpoint: str | Path, *, here: str, rank: int, processes: int) -> list[str]:
+    """Files that a process needs and a checkpoint lacks."""
+    names = [f"rng_state_{rank}.pth" if processes > 1 else "rng_state.pth"]
+    names += ["optimizer.pt"] if here == "plain" else []
+    names += ["scheduler.pt"] if here in ("plain", "FSDP") else []
+    return [name for name in names if not (Path(checkpoint) / name).is_file()]

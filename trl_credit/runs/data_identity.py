@@ -35,8 +35,8 @@ def data_identity(dataset: Any, *, first_rows: list[Any]) -> dict[str, Any]:
     media = [name for name, kind in kinds.items() if any(decoded in kind for decoded in DECODED)]
     rows = dataset.with_format("arrow")  # nothing is decoded, and no transform runs
     plain = rows.select_columns([name for name in kinds if name not in media])
-    found = {"rows": len(dataset), "columns": list(kinds), "content": _digest(plain, lambda columns: columns)}
-    return found | ({"media": _digest(rows.select_columns(media), _with_digests)} if media else {})
+    identity = {"rows": len(dataset), "columns": list(kinds), "content": _digest(plain, lambda columns: columns)}
+    return identity | ({"media": _digest(rows.select_columns(media), _with_digests)} if media else {})
 
 
 def _digest(rows: Dataset, changed: Callable[[Any], Any]) -> str:

@@ -17,7 +17,6 @@ from .checkpoints import checkpoint_step, is_complete, last_checkpoint, planned_
 
 # what the order of prompts, or the number of those that a step needs, depends on
 _ORDER = frozenset("seed shuffle_dataset num_generations generation_batch_size batch_size num_iterations data".split())
-_UNKNOWN = "its order of rows is not known"
 
 
 def steps_of_weights(folder: str | Path) -> int | None:
@@ -29,7 +28,7 @@ def steps_of_weights(folder: str | Path) -> int | None:
     return None if last is None else planned_steps(last)
 
 
-def rows_reached(record: dict[str, Any], *, steps: int, folder: str | Path | None = None) -> set[int]:
+def rows_reached(record: dict[str, Any], *, steps: int, folder: str | Path = ".") -> set[int]:
     """The indices of the rows that a run samples for in its first optimizer steps; after an epoch, all rows.
 
     Where pass rates decide which rows come (`prompt_sampler="difficulty"`, `groups="refill"`), these are all rows of
@@ -40,7 +39,7 @@ def rows_reached(record: dict[str, Any], *, steps: int, folder: str | Path | Non
             What [`~trl_credit.runs.checkpoints.read_run`] reads.
         steps (`int`):
             Number of optimizer steps.
-        folder (`str` or `Path`, *optional*):
+        folder (`str` or `Path`, *optional*, defaults to `"."`):
             Folder of the run or of a checkpoint, for its `prompt_rates.jsonl`.
 
     Raises:
@@ -48,38 +47,33 @@ def rows_reached(record: dict[str, Any], *, steps: int, folder: str | Path | Non
             is no `prompt_rates.jsonl`, a damaged one, or one of other data.
     """
     identity = record["identity"]
-    rows = identity["data"].get("rows")
-    if rows is None:
+    if (rows := identity["data"].get("rows")) is None:
         raise ValueError("its data is a stream, whose order is not known")
-    changes = [life.get("changed", {}) for life in record["lives"]]
+    changes = [start.get("changed", {}) for start in record["lives"]]
     samplers = _values(identity, changes, "prompt_sampler", default="data")
-    in_order = "data" in samplers
-    decisive = _ORDER if in_order else {"data"}
+    decisive = _ORDER if "data" in samplers else {"data"}
     if changed := sorted({name for change in changes for name in change if name in decisive}):
-        raise ValueError(f"{_UNKNOWN}, as a resume changed {', '.join(changed)}")
-    found = _rows_in_order(identity, rows=rows, steps=steps) if in_order else set()
+        raise ValueError(f"its order of rows is not known, as a resume changed {', '.join(changed)}")
+    reached = _rows_in_order(identity, rows=rows, steps=steps) if "data" in samplers else set()
     if "difficulty" in samplers or "refill" in _values(identity, changes, "groups", default="keep"):
-        found |= _rows_by_results(folder, rows=rows)
-    return found
+        reached |= _rows_by_results(Path(folder) / PROMPT_RATES_FILE, rows=rows)
+    return reached
 
 
 def _values(identity: dict[str, Any], changes: list[dict[str, Any]], name: str, *, default: str) -> list[Any]:
     """Every value that a setting has had in a run. Records of earlier versions lack some settings."""
-    found = [identity.get(name), *(value for change in changes for value in change.get(name, ()))]
-    return [default if value is None else value for value in found]
+    values = [identity.get(name), *(value for change in changes for value in change.get(name, ()))]
+    return [default if value is None else value for value in values]
 
 
-def _rows_by_results(folder: str | Path | None, *, rows: int) -> set[int]:
-    path = Path(folder or "") / PROMPT_RATES_FILE
-    if folder is None or not path.is_file():
-        raise ValueError(f"{_UNKNOWN}: it follows from pass rates, and there is no {path}")
+def _rows_by_results(path: Path, *, rows: int) -> set[int]:
     try:
-        found = {line.row for line in read_rates(path) if line.sampled}
+        sampled = {line.row for line in read_rates(path) if line.sampled}
+        if sampled and max(sampled) >= rows:
+            raise ValueError(f"row {max(sampled)} is not in the data of {rows} rows")
     except (OSError, ValueError) as error:
-        raise ValueError(f"{_UNKNOWN}: {path} cannot be read ({error})") from error
-    if found and max(found) >= rows:
-        raise ValueError(f"{_UNKNOWN}: {path} has row {max(found)}, and the data {rows} rows")
-    return found
+        raise ValueError(f"its order of rows is not known, as it follows from {path} ({error})") from error
+    return sampled
 
 
 def _rows_in_order(identity: dict[str, Any], *, rows: int, steps: int) -> set[int]:
@@ -88,11 +82,6 @@ def _rows_in_order(identity: dict[str, Any], *, rows: int, steps: int) -> set[in
     batches = math.ceil(steps * identity["batch_size"] / samples)
     if batches > rows // prompts:
         return set(range(rows))
-    order = RepeatSampler(
-        range(rows),
-        mini_repeat_count=1,
-        batch_size=prompts,
-        shuffle=identity["shuffle_dataset"],
-        seed=identity["seed"],
-    )
+    shuffle, seed = identity["shuffle_dataset"], identity["seed"]
+    order = RepeatSampler(range(rows), mini_repeat_count=1, batch_size=prompts, shuffle=shuffle, seed=seed)
     return set(islice(order, batches * prompts))

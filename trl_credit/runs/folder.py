@@ -16,7 +16,7 @@ from ..support.errors import check_output_dir, choose
 from ..support.files import refuse_link, short_path, write_atomically
 from ..support.functions import is_custom_function, short_name
 from .checkpoints import RUN_FILE, VERSION, checkpoint_step, checkpoints_of, read_run
-from .identity import differences, in_words
+from .identity import differences, in_words, modules_now
 from .schedule import RESTORED
 
 
@@ -82,16 +82,17 @@ class RunFolder:
             ValueError: another run is training here or has left its results, the checkpoint belongs to another run, or
                 a setting has no effect. The message names the differences and the fix. The folder is then unchanged.
         """
-        resumes_here = resume is not None and self.path.resolve() in _folders_of(Path(resume))
+        checkpoint = None if resume is None else Path(resume)
+        resumes_here = checkpoint is not None and self.path.resolve() in _folders_of(checkpoint)
         if self._config.overwrite_output_dir and resumes_here:
             raise ValueError("overwrite_output_dir=True would remove what resume_from_checkpoint reads: leave one out")
-        if self._config.allow_changed and resume is None:
+        if self._config.allow_changed and checkpoint is None:
             raise ValueError("allow_changed needs a resume_from_checkpoint, and there is none: leave it out")
         self._take_lock()
         for path in filter(Path.is_file, self.path.glob(".*.partial")):  # of processes that were killed
             path.unlink()
         try:
-            starts = [{"from": 0}] if resume is None else self._resumed(identity, Path(resume))
+            starts = [{"from": 0}] if checkpoint is None else self._resumed(identity, checkpoint)
             if not resumes_here:
                 self._make_room(identity)
             starts[-1]["id"] = secrets.token_hex(8)
@@ -106,6 +107,11 @@ class RunFolder:
         except BaseException:
             self.release()
             raise
+
+    def add_modules(self, modules: dict[str, str]) -> None:
+        """Adds helper modules that were loaded during the run to the identity. Those that it has stay as they were."""
+        if self.record is not None:
+            self.record["identity"]["modules"] = modules | self.record["identity"]["modules"]
 
     def write_record(self, folder: str | Path) -> None:
         """Writes the identity and the starts of the run into a folder that it saves to."""
@@ -128,9 +134,8 @@ class RunFolder:
             self._lock.acquire()
         except Timeout:
             fix = "wait until it ends, or choose another output_dir."
-            raise ValueError(
-                f"another process is training in output_dir={str(short_path(self.path))!r}: {fix}"
-            ) from None
+            what = f"another process is training in output_dir={str(short_path(self.path))!r}"
+            raise ValueError(f"{what}: {fix}") from None
         except NotImplementedError:  # a file system without locks
             logger.warning("%s has no file locks: a second run in this folder cannot be detected", self.path)
 
@@ -141,15 +146,13 @@ class RunFolder:
                 checkpoint.unlink() if checkpoint.is_symlink() else shutil.rmtree(checkpoint)
             return
         record = read_run(self.path)
-        has_results = any(any(self.path.glob(pattern)) for pattern in _RESULTS)
-        if not checkpoints and (record is None or not has_results):
+        if not checkpoints and (record is None or not any(any(self.path.glob(pattern)) for pattern in _RESULTS)):
             return
-        what = f"output_dir={str(short_path(self.path))!r} holds the results of another run"
-        fix = "choose another, set resume_from_checkpoint=True, or overwrite_output_dir=True (removes checkpoints)."
-        if record is None:
-            raise ValueError(f"{what}, {checkpoints[-1].name}, without an identity to compare with: {fix}")
-        if changed := self._changed(record, identity):
-            raise ValueError(f"{what}, which differs from this one ({in_words(changed)}): {fix}")
+        changed = "no identity to compare with" if record is None else in_words(self._changed(record, identity))
+        what = f"output_dir={str(short_path(self.path))!r} holds the results of another run ({changed})"
+        if changed:
+            fix = "choose another, set resume_from_checkpoint=True, or overwrite_output_dir=True (removes checkpoints)"
+            raise ValueError(f"{what}: {fix}.")
         message = "%s holds this run already, which is replaced (resume_from_checkpoint continues it)"
         logger.warning(message, short_path(self.path))
 
@@ -163,18 +166,19 @@ class RunFolder:
             if name not in identity and name not in record["identity"]:
                 raise ValueError(f"allow_changed={name!r} is no part of a run's identity{choose(name, identity)}")
         changed = self._changed(record, identity)
+        as_model = f"start a new run with {str(checkpoint)!r} as the model"
         if refused := {name: pair for name, pair in changed.items() if name not in allowed}:
-            raise ValueError(
-                f"{checkpoint} was written by another run, which differs from this one ({in_words(refused)}): use its "
-                f"settings, start a new run in another output_dir, or set allow_changed={json.dumps([*refused])}."
-            )
+            what = f"{checkpoint} was written by another run, which differs from this one ({in_words(refused)})"
+            raise ValueError(f"{what}: use its settings, {as_model}, or set allow_changed={json.dumps([*refused])}.")
         if restored := [name for name in RESTORED if name in changed]:
             what = f"allow_changed {' '.join(restored)}: the state of the optimizer in {checkpoint} brings its own back"
-            raise ValueError(f"{what}: use its settings, or start a new run with {str(checkpoint)!r} as the model.")
+            raise ValueError(f"{what}: use its settings, or {as_model}.")
         return [*record["lives"], {"from": step} | ({"changed": changed} if changed else {})]
 
     def _changed(self, record: dict[str, Any], identity: dict[str, Any]) -> dict[str, list[Any]]:
-        return differences(record["identity"], identity, defaults=defaults(type(self._config)))
+        there = record["identity"]
+        here = identity | {"modules": modules_now(there.get("modules", {}), loaded=identity["modules"])}
+        return differences(there, here, defaults=defaults(type(self._config)) | {"modules": {}})
 
 
 def _folders_of(checkpoint: Path) -> tuple[Path, Path]:

@@ -16,7 +16,7 @@ from ..config.trl_settings import TRL_ACTS
 from ..passes.model_traits import micro_batch_terms
 from ..support.digests import digest_of, function_label, json_text
 from ..support.functions import unique_names
-from ..support.modules import helper_modules
+from ..support.modules import digest_of_module, helper_modules
 from .data_identity import data_identity
 from .model_identity import base_name, model_identity, tokenizer_identity, weights_digest
 
@@ -37,9 +37,9 @@ FREE = frozenset(
     use_transformers_paged use_vllm
     """.split()
 ).union(name for name, knob in KNOBS.items() if not knob.changes_loss)
+_REMOVED = {"refill_surplus"}  # settings that records of 0.2.0 have
 _FREE_VLLM = "vllm_"
 _OF_VLLM = ("vllm_importance_sampling", "vllm_structured_outputs")  # change the loss, or what is sampled
-_MOST_NAMED = 8  # differences of one kind in a message
 
 
 class IdentifiedTrainer(Protocol):
@@ -88,40 +88,35 @@ def identity(trainer: IdentifiedTrainer) -> dict[str, Any]:
 def _micro_batch(trainer: IdentifiedTrainer, model: nn.Module) -> dict[str, int]:
     """Rows of a micro-batch, where the loss depends on how a batch is cut into them; else empty."""
     terms, rows = micro_batch_terms(trainer, model).values(), trainer.args.per_device_train_batch_size
-    found = {"rows": rows} if "process" in terms else {}
-    return found | ({"rows_of_all_processes": rows * trainer.args.world_size} if "all" in terms else {})
+    of_one = {"rows": rows} if "process" in terms else {}
+    return of_one | ({"rows_of_all_processes": rows * trainer.args.world_size} if "all" in terms else {})
 
 
 def differences(there: dict[str, Any], here: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, list[Any]]:
     """Fields whose values differ, with old and new value. A field that one release lacks counts as its default."""
-    pairs = {n: [x.get(n, defaults.get(n)) for x in (there, here)] for n in dict.fromkeys([*there, *here])}
+    pairs = {n: [x.get(n, defaults.get(n)) for x in (there, here)] for n in {**there, **here} if n not in _REMOVED}
     # compared as text, since NaN is not equal to NaN
     return {name: pair for name, pair in pairs.items() if json_text(pair[0]) != json_text(pair[1])}
 
 
 def in_words(changed: dict[str, list[Any]]) -> str:
     """Differences as text, such as "learning_rate 1e-06 → 1e-05, the code of `reward` changed, data.rows 64 → 32"."""
-    found = []
+    texts = []
     for name, (before, after) in changed.items():
         if isinstance(before, dict) and isinstance(after, dict):
-            inner = [(f"{name}.{key}", pair) for key, pair in differences(before, after, defaults={}).items()]
-            more = [f"{len(inner) - _MOST_NAMED} more of {name}"] if len(inner) > _MOST_NAMED else []
-            found += [in_words(dict(inner[:_MOST_NAMED])), *more]
+            texts.append(in_words({f"{name}.{key}": x for key, x in differences(before, after, defaults={}).items()}))
+            continue
+        # digests of functions or modules, perhaps with a weight or a place
+        codes = [re.match(r"SHA-256 (\w+) ?(.*)", x) if isinstance(x, str) else None for x in (before, after)]
+        if None not in codes and codes[0][1] != codes[1][1]:
+            texts.append(f"the code of `{name.partition('.')[2] or name}` changed")
+        elif None not in codes:
+            texts.append(f"{name} {codes[0][2] or '* 1'} → {codes[1][2] or '* 1'}")
+        elif any(codes) and None in (before, after):
+            texts.append(f"{name} {'added' if before is None else 'left out'}")
         else:
-            found.append(_change_of_function(name, before, after) or f"{name} {_short(before)} → {_short(after)}")
-    return ", ".join(found)
-
-
-def _change_of_function(name: str, before: Any, after: Any) -> str:
-    """The words for a pair of digests of functions or modules, perhaps with a weight or a place; empty for others."""
-    found = [re.match(r"SHA-256 (\w+) ?(.*)", x) if isinstance(x, str) else None for x in (before, after)]
-    kind, _, own = name.partition(".")
-    if own and None in (before, after) and any(found):  # both are `None` in no pair
-        return f"{name} {'added' if before is None else 'left out'}"
-    if None in found:
-        return ""
-    texts = [f"the code of `{own or kind}` changed"] * (found[0][1] != found[1][1])
-    return ", ".join(texts + [f"{name} {found[0][2] or '* 1'} → {found[1][2] or '* 1'}"] * (found[0][2] != found[1][2]))
+            texts.append(f"{name} {_short(before)} → {_short(after)}")
+    return ", ".join(texts)
 
 
 def _short(value: Any) -> str:
@@ -142,22 +137,43 @@ def _settings(args: CreditConfig) -> dict[str, Any]:
 
 def functions_of(trainer: IdentifiedTrainer) -> dict[str, Any]:
     """Digests of the run's functions, and of the modules that they need. Taken before any of them is called."""
-    found = trainer.custom_functions()
-    if (rollout := trainer.given["rollout_func"]) is not None:
-        found["rollout_func"] = rollout
-    environments, tools = trainer.given["environment_factory"], trainer.given["tools"] or []
-    named = environments if isinstance(environments, dict) else {"": environments} if environments else {}
-    rewards = [x for x in trainer.reward_funcs if not isinstance(x, nn.Module)]
-    every = [*found.values(), *named.values(), *tools, *rewards]
-    modules = [helper_modules(_unguarded(function)) for function in every]
+    single, environments = _single_functions(trainer), _environments(trainer)
     return {
-        **{name: _function(function) for name, function in found.items()},
-        "environment_factory": {name: _function(factory) for name, factory in named.items()},
+        **{name: _function(function) for name, function in single.items()},
+        "environment_factory": {name: _function(factory) for name, factory in environments.items()},
         # their order is that of the prompt
-        "tools": {function_label(x): f"{_function(x)} at {i}" for i, x in enumerate(tools)},
+        "tools": {function_label(x): f"{_function(x)} at {i}" for i, x in enumerate(trainer.given["tools"] or [])},
         "reward_funcs": _rewards(trainer),
-        "modules": {name: f"SHA-256 {digest[:16]}" for one in modules for name, digest in one.items()},
+        "modules": modules_of(trainer),
     }
+
+
+def modules_of(trainer: IdentifiedTrainer) -> dict[str, str]:
+    """Digests of the modules that the run's functions need and have loaded so far, by name."""
+    rewards = [function for function in trainer.reward_funcs if not isinstance(function, nn.Module)]
+    functions = [*_single_functions(trainer).values(), *_environments(trainer).values(), *rewards]
+    loaded = helper_modules(map(_unguarded, [*functions, *(trainer.given["tools"] or [])]))
+    return {name: f"SHA-256 {digest[:16]}" for name, digest in loaded.items()}
+
+
+def modules_now(recorded: dict[str, str], *, loaded: dict[str, str]) -> dict[str, str]:
+    """What became of the modules of a record: those that are not loaded yet are found by their files.
+
+    A module that only one of two runs has loaded is no difference: whatever imports it now has changed as well.
+    """
+    files = {name: digest_of_module(name) for name in recorded.keys() - loaded.keys()}
+    now = {name: f"SHA-256 {digest[:16]}" for name, digest in files.items() if digest is not None} | loaded
+    return {name: now.get(name, digest) for name, digest in recorded.items()}
+
+
+def _single_functions(trainer: IdentifiedTrainer) -> dict[str, Callable]:
+    rollout = trainer.given["rollout_func"]
+    return trainer.custom_functions() | ({} if rollout is None else {"rollout_func": rollout})
+
+
+def _environments(trainer: IdentifiedTrainer) -> dict[str, Any]:
+    environments = trainer.given["environment_factory"]
+    return environments if isinstance(environments, dict) else {"": environments} if environments else {}
 
 
 def _unguarded(function: Any) -> Any:
@@ -170,14 +186,15 @@ def _function(function: Any) -> str:
 
 def _rewards(trainer: IdentifiedTrainer) -> dict[str, str]:
     """Digest of each reward function, or name of its model, with its weight."""
-    found: dict[str, str] = {}
-    count, given = len(trainer.reward_funcs), trainer.args.reward_weights
-    weights = [None] * count if given is None else [*given, *[1.0] * (count - len(given))]  # TRL adds environments' own
+    digests: dict[str, str] = {}
+    count, weights = len(trainer.reward_funcs), trainer.args.reward_weights
+    # TRL adds the environments' own rewards, with weight 1
+    each = [None] * count if weights is None else [*weights, *[1.0] * (count - len(weights))]
     names = unique_names(trainer.reward_func_names)
-    for name, function, weight in zip(names, trainer.reward_funcs, weights, strict=True):
-        what = base_name(function.config) if isinstance(function, nn.Module) else _function(function)
-        found[name] = what if weight is None else f"{what} * {weight:g}"
-    return found
+    for name, function, weight in zip(names, trainer.reward_funcs, each, strict=True):
+        digest = base_name(function.config) if isinstance(function, nn.Module) else _function(function)
+        digests[name] = digest if weight is None else f"{digest} * {weight:g}"
+    return digests
 
 
 def _reward_models(trainer: IdentifiedTrainer) -> dict[str, Any]:

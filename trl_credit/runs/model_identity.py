@@ -29,14 +29,14 @@ def model_identity(model: Any, *, dtype: str, weights: str | None, revision: Any
             The one that was asked for, or `None`.
     """
     settings = _stable(model.config.to_diff_dict())  # a newer transformers may add defaults to the full dict
-    found = {"name": base_name(model.config), "config": short_digest(settings), "dtype": dtype, "weights": weights}
+    identity = {"name": base_name(model.config), "config": short_digest(settings), "dtype": dtype, "weights": weights}
     if revision:
-        found["revision"] = str(revision)
+        identity["revision"] = str(revision)
     if adapters := getattr(model, "peft_config", None):
         skipped = ("base_model_name_or_path", "inference_mode", "peft_version")
         kept = {n: {k: v for k, v in a.to_dict().items() if k not in skipped} for n, a in adapters.items()}
-        found["adapter"] = short_digest(kept)
-    return found
+        identity["adapter"] = short_digest(kept)
+    return identity
 
 
 def _stable(settings: Any) -> Any:

@@ -26,8 +26,7 @@ class ObjectState:
         try:
             json.dumps(self.part.state_dict())
         except (TypeError, ValueError) as error:  # now, and not at the first checkpoint
-            what = f"{self.setting}: its state_dict() must return JSON types (numbers, texts, lists, dicts)"
-            raise ValueError(f"{what}: {error}.") from error
+            raise ValueError(f"{self.setting}: its state_dict() must return JSON types: {error}.") from error
 
     def state_dict(self, folder: Path) -> dict[str, Any]:
         return self.part.state_dict()

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list
-from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 from trl import GRPOTrainer
@@ -17,11 +16,10 @@ from trl import GRPOTrainer
 from ..support.files import short_path
 from ..support.processes import Processes
 from . import checkpoints
-from .before import check_amount, check_best_metric, too_short
+from .before import check_amount, too_short
 from .boundaries import CheckpointBoundaries
-from .data_identity import FIRST_ROWS, read_first_rows
 from .folder import RunFolder
-from .identity import functions_of, identity
+from .identity import functions_of, identity, modules_of
 from .model_identity import is_folder, weights_digest
 from .schedule import schedule_jump, set_learning_rate
 from .showing import shows_safely
@@ -88,8 +86,7 @@ class ResumableTrainer(GRPOTrainer):
         self._claimed: tuple[str | None] | None = None  # the checkpoint that `output_dir` was claimed for
         names = ("rollout_func", "environment_factory", "tools", "processing_class")
         self.given = {name: kwargs.get(name) for name in names}
-        self.first_rows: list[Any] = []  # of a stream, on the main process
-        self._read_stream: Any = None  # the stream that `first_rows` are of
+        self.first_rows: list[Any] = []  # of a stream
         super().__init__(*args, **kwargs)
         self.processes = Processes(self.accelerator)
         self._boundaries = CheckpointBoundaries(self.args)
@@ -101,9 +98,6 @@ class ResumableTrainer(GRPOTrainer):
         if self.accelerator.is_main_process:
             config, loaded = self.accelerator.unwrap_model(self.model).config, self.args.model_init_kwargs or {}
             self.weights = weights_digest(config, self.args, subfolder=loaded.get("subfolder", ""))
-        if self._boundaries.rounded:
-            message = "checkpoints are taken between generation batches of %d optimizer steps: %s"
-            logger.warning(message, self._boundaries.updates, self._boundaries.rounded)
 
     @property
     def algorithm_name(self) -> str:
@@ -159,15 +153,9 @@ class ResumableTrainer(GRPOTrainer):
         config = self.accelerator.unwrap_model(self.model).config
         if getattr(self, "ref_model", None) is not None and is_folder(config, self.args.output_dir):
             what = f"output_dir={str(short_path(self.args.output_dir))!r} is the folder of the model"
-            why = f"with beta={self.args.beta} a resumed run would take the trained model as reference"
-            raise ValueError(f"{what}, and {why}: choose another.")
+            raise ValueError(f"{what}, which a resumed run would take as its reference (beta > 0): choose another.")
         if resume is not None:
             self._check_checkpoint(resume)  # before anything is written or loaded
-        if isinstance(self.train_dataset, IterableDataset) and self.train_dataset is not self._read_stream:
-            count = min(FIRST_ROWS, self.args.generation_batch_size // self.num_generations)
-            read = read_first_rows(self.train_dataset, count=count, seed=self.args.seed)
-            self.first_rows, self.train_dataset = read
-            self._read_stream = self.train_dataset
         named = {} if type(self).__module__.startswith("trl_credit.") else {"trainer": type(self).__name__}
         self._folder.claim(identity(self), resume=resume, task=self.task, **named)
 
@@ -202,12 +190,10 @@ class ResumableTrainer(GRPOTrainer):
         that was started last in `output_dir`. A run that has reached its end is loaded and left unchanged.
 
         Raises:
-            ValueError: too little data for a single step, or a metric of no evaluation set; the folder or checkpoint of
-                another run (the message names what differs); no checkpoint to resume from, or one that this run cannot
-                read.
+            ValueError: too little data for a single step; the folder or checkpoint of another run (the message names
+                what differs); no checkpoint to resume from, or one that this run cannot read.
         """
         check_amount(self.args, self.train_dataset)
-        check_best_metric(self.args, self.eval_dataset)
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self._on_main(lambda: find_last(self.args.output_dir))
         resume = str(resume_from_checkpoint) if resume_from_checkpoint else None
@@ -292,6 +278,7 @@ class ResumableTrainer(GRPOTrainer):
         with checkpoints.file_errors(self.args.output_dir):
             super().save_model(output_dir, _internal_call)
         if _internal_call and self.args.should_save:
+            self._folder.add_modules(modules_of(self))  # also those that functions imported when they were called
             self._folder.write_record(output_dir or self.args.output_dir)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
@@ -308,12 +295,6 @@ class ResumableTrainer(GRPOTrainer):
         self.accelerator.wait_for_everyone()
 
     # Loading
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        # a checkpoint never holds tied weights, so they are not missing
-        tied = getattr(self.model, "all_tied_weights_keys", None) or {}
-        load_result.missing_keys[:] = [key for key in load_result.missing_keys if key not in tied]
-        super()._issue_warnings_after_load(load_result)
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
         self._sampler = super()._get_train_sampler(*args, **kwargs)
@@ -339,9 +320,8 @@ class ResumableTrainer(GRPOTrainer):
                 raise ValueError(f"{what}: resume from a checkpoint with the same settings.") from error
         self.findings |= dict.fromkeys(self.findings) | saved["found"]
         self._warn_of_missing_files(checkpoint)
-        if jump := schedule_jump(
-            self.lr_scheduler, planned=checkpoints.planned_steps(checkpoint), now=self.state.max_steps
-        ):
+        planned, steps = checkpoints.planned_steps(checkpoint), self.state.max_steps
+        if jump := schedule_jump(self.lr_scheduler, planned=planned, now=steps):
             logger.warning("%s: %s: set max_steps (num_train_epochs) back, unless you intend this", checkpoint, jump)
             self._folder.add_change(jump)
         if "learning_rate" in (self.args.allow_changed or []):
@@ -352,10 +332,8 @@ class ResumableTrainer(GRPOTrainer):
         self._boundaries.done, self._buffered_inputs = self._step, None
         self._resumed_inside = self._step > 0
         if self._resumed_inside:
-            message = (
-                "%s was taken inside a generation batch: its rest is generated again, unlike in an uninterrupted run"
-            )
-            logger.warning(message, checkpoint)
+            what = "was taken inside a generation batch: its rest is generated again, unlike in an uninterrupted run"
+            logger.warning("%s %s", checkpoint, what)
 
     def _read_state(self, checkpoint: str) -> dict[str, Any]:
         return checkpoints.read_state(checkpoint, needed={part.name: part.setting for part in self.stateful})
@@ -366,13 +344,12 @@ class ResumableTrainer(GRPOTrainer):
         missing = checkpoints.missing_from(checkpoint, here=self.layout, rank=processes.rank, processes=processes.count)
         adapts = getattr(self, "use_adaptive_entropy", False)  # older TRL lacks it
         if adapts and not (Path(checkpoint) / ENTROPY_FILE).is_file():  # written after the checkpoint is complete
-            missing[ENTROPY_FILE] = "the coefficient of the entropy starts again"
+            missing.append(ENTROPY_FILE)
         if self.args.sync_ref_model and self.state.global_step >= self.args.ref_model_sync_steps:
-            # TRL does not save the synchronised one
-            missing["reference model"] = "it starts again from the initial weights"
-        for name, effect in missing.items():
-            message = "%s has no %s: %s, and the result is not bit for bit that of an uninterrupted run"
-            logger.warning(message, checkpoint, name, effect, main_process_only="rng" not in name)
+            missing.append("reference model")  # TRL does not save the synchronised one
+        if missing:
+            effect = "what it held starts anew, and the result is not bit for bit that of an uninterrupted run"
+            logger.warning("%s has no %s: %s", checkpoint, ", ".join(missing), effect, main_process_only=False)
 
 
 def find_last(output_dir: str | os.PathLike) -> str:
@@ -381,10 +358,9 @@ def find_last(output_dir: str | os.PathLike) -> str:
     Raises:
         ValueError: there is none.
     """
-    if (found := checkpoints.last_checkpoint(output_dir)) is not None:
-        return str(found)
-    fix = "Name the output_dir of the run to continue, or leave out resume_from_checkpoint."
-    what = str(short_path(output_dir))
-    if others := [path.name for path in checkpoints.checkpoints_of(output_dir, complete=True)]:
-        fix = f"An earlier run left {', '.join(others)}: name one to continue from it."
-    raise ValueError(f"there is no complete checkpoint in {what!r} of the run that was started last there. {fix}")
+    if (last := checkpoints.last_checkpoint(output_dir)) is not None:
+        return str(last)
+    others = [path.name for path in checkpoints.checkpoints_of(output_dir, complete=True)]
+    what = f"there is no complete checkpoint in {str(short_path(output_dir))!r} of the run that was started last there"
+    fix = "name the output_dir of the run to continue, or one of its checkpoints, or leave out resume_from_checkpoint"
+    raise ValueError(f"{what} (of other runs: {', '.join(others) or 'none'}): {fix}.")

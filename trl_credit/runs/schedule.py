@@ -42,6 +42,5 @@ def schedule_jump(scheduler: Any, *, planned: int, now: int) -> str | None:
     before, after = scheduler.get_last_lr()[0] / peak, scheduler.lr_lambdas[0](scheduler.last_epoch)
     if math.isclose(before, after, rel_tol=1e-6, abs_tol=1e-9):
         return None
-    jump = f"the learning rate jumps from {before:.3g} to {after:.3g} of its peak"
-    # with the same number of steps the user has allowed another schedule
-    return jump if planned == now else f"{jump}, since its schedule ends at step {now}, no longer at {planned}"
+    ends = f"its schedule ends at step {now}, and ended at {planned}"
+    return f"the learning rate jumps from {before:.3g} to {after:.3g} of its peak: {ends}"

@@ -1,34 +1,29 @@
 """From a command line and YAML files to the arguments of a run."""
 
 import argparse
-import logging
 import re
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
-from types import NoneType
 from typing import Any, NamedTuple
 
-from accelerate.logging import get_logger
 from trl import ModelConfig
 
 from ..config import CreditConfig, active_part
 from ..config.algorithm import class_of, settings_of, with_settings_of
 from ..config.checks import value_errors
 from ..config.knobs import inactive_options, is_default, knobs_of
-from ..config.trl_settings import MODEL_ACTS, OF_EVALUATION, check_trackers
+from ..config.trl_settings import MODEL_ACTS, check_trackers
 from ..data import DataArguments
-from ..demo import DEMO_SEGMENTS, TASKS, task_of_model
+from ..demo import DEMO_SEGMENTS, TASKS, DemoTask, task_of_model
 from ..presets import PRESETS, summaries
 from ..support.errors import choose, collected, lines_of, together
-from ..support.functions import imports_functions, is_custom_function, known_function, names_alone
+from ..support.functions import is_custom_function, known_function, names_alone
 from ..support.signals import without_flag
 from .environment import set_environment
 from .flags import FlagParser
-from .parser import read_files, typed_fields, unknown_algorithm, unknown_arguments, unknown_field
+from .parser import asks_for_help, read_files, typed_fields, unknown_algorithm, unknown_arguments, unknown_field
 
-
-logger = get_logger(__name__)
 
 DEMO = "demo"  # as a model, a data set or a reward: the embedded one
 Protocols = Mapping[str, Collection[str]]  # evaluation protocol → the names of its sets
@@ -67,11 +62,11 @@ class Choices(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """The value of every field, before a configuration is built from them, which fields were set, and what is wrong:
-    names of fields and flags."""
+    """The value of every field, before a configuration is built from them, the names of the fields that were set, the
+    settings of the files, and the errors in names of fields and flags."""
 
     values: argparse.Namespace
-    given: list[str]
+    names: list[str]
     config: dict[str, Any]
     parser: FlagParser
     errors: list[Exception]
@@ -84,52 +79,61 @@ def _read(
     flags: Collection[str] = (),
     lacks: Collection[str] = (),
 ) -> _Read:
-    said, config, files, words = read_files(argv)
+    typed, config, files, words = read_files(argv)
     config = {name: value for name, value in config.items() if name not in lacks}
-    words += [f"--{name}={value}" for name, value in said.items()]
-    chosen = {"algo": ScriptArguments.algo} | config | said
+    words += [f"--{name}={value}" for name, value in typed.items()]
+    chosen = {"algo": ScriptArguments.algo} | config | typed
     algo = str(chosen["algo"])
     if algo not in PRESETS:
-        raise unknown_algorithm(algo, PRESETS, file=None if "algo" in said else files.get("algo"))
-    helps = {"algo": f"Algorithm: {summaries().replace('%', '%%')}."}
-    if protocols:
-        helps["evaluation_protocol"] = f"Evaluate during training, by one of {', '.join(protocols)}."
-    # the help of a stranger's recipe runs none of its code
-    is_help = "credit" not in said and {"-h", "--help"} & {word.partition("=")[0] for word in words}
-    with names_alone() if is_help else nullcontext():
-        config_class, credit = _config_class(chosen), chosen.get("credit")
-    parser = FlagParser((ScriptArguments, DataArguments, config_class, ModelConfig), helps=helps, **program)
-    dataset = chosen.get("dataset_name")
-    task = TASKS.get(chosen.get("model_name_or_path") or (dataset if dataset in TASKS else DEMO))
-    parser.set_defaults(output_dir=f"runs/{algo}", report_to="none", logging_steps=1)
-    parser.set_defaults(algo=algo, model_name_or_path=DEMO)
-    if task is not None:
-        own = {} if task.name == DEMO else {"dataset_name": task.name}
-        parser.set_defaults(model_name_or_path=task.name, **task.settings, **own)
-    named = {name: value for name, value in config.items() if name != "env"}
-    errors: list[Exception] = [unknown_field(n, files[n], parser.hints) for n in named if n not in parser.hints]
+        raise unknown_algorithm(algo, PRESETS, file=None if "algo" in typed else files.get("algo"))
+    parser = _parser(chosen, protocols, program, runs_code="credit" in typed or not asks_for_help(words))
+    set_environment(config.pop("env", None), where=files.get("env", "a file"))
+    errors: list[Exception] = [unknown_field(n, files[n], parser.hints) for n in config if n not in parser.hints]
     settings, unreadable = {}, []
-    with collected(unreadable, ValueError):
-        set_environment(config.get("env"), where=files.get("env", "a file"))
-    for name, value in named.items():
+    for name in config.keys() & parser.hints:
         with collected(unreadable, ValueError):
-            if name in parser.hints:
-                settings[name] = parser.read(name, value, file=files[name])
+            settings[name] = parser.read(name, config[name], file=files[name])
     parser.set_defaults(**settings)
-    values, rest, more = parser.parse_readable(words)
+    values, rest = argparse.Namespace(), []
+    with collected(unreadable, ValueError):
+        values, rest = parser.parse_known_args(words)
     errors += unknown_arguments(rest, [*flags, *parser.flags()], lists="--help all")
+    credit = chosen.get("credit")
     if isinstance(credit, str) and is_custom_function(credit) and known_function(credit) is None:
-        if errors and not imports_functions():
-            unknown = ", ".join([*sorted(named.keys() - parser.hints), *typed_fields(rest)])
-            logging.getLogger(__name__).warning("credit=%s is not imported here: %s left out", credit, unknown)
         errors = []  # they may be about its settings; where it cannot be found, the configuration says so
-    if unreadable or more:  # the values in their places may cause other errors
-        raise together([*errors, *unreadable, *more])
-    if task is not None:
+    if unreadable:  # the values in their places may cause other errors
+        raise together([*errors, *unreadable])
+    if _task(chosen) is not None:
         segments = {name: value for name, value in DEMO_SEGMENTS.items() if name not in settings}
         parser.set_defaults(**active_part(segments, vars(values)))
         values = parser.parse_known_args(words)[0]
     return _Read(values, [*settings, *typed_fields(words)], config, parser, errors)
+
+
+def _parser(chosen: Mapping[str, Any], protocols: Protocols, program: dict[str, str], *, runs_code: bool) -> FlagParser:
+    """The parser of an algorithm's flags, with the defaults of the embedded task if that is trained on.
+
+    Without `runs_code` the algorithm of a recipe is not imported: its help runs no code of a stranger.
+    """
+    algo, task = str(chosen["algo"]), _task(chosen)
+    helps = {"algo": f"Algorithm: {summaries().replace('%', '%%')}."}
+    if protocols:
+        helps["evaluation_protocol"] = f"Evaluate during training, by one of {', '.join(protocols)}."
+    with nullcontext() if runs_code else names_alone():
+        config_class = _config_class(chosen)
+    parser = FlagParser((ScriptArguments, DataArguments, config_class, ModelConfig), helps=helps, **program)
+    parser.set_defaults(output_dir=f"runs/{algo}", report_to="none", logging_steps=1)
+    parser.set_defaults(algo=algo, model_name_or_path=DEMO)
+    if task is not None:
+        dataset = {} if task.name == DEMO else {"dataset_name": task.name}
+        parser.set_defaults(model_name_or_path=task.name, **task.settings, **dataset)
+    return parser
+
+
+def _task(chosen: Mapping[str, Any]) -> DemoTask | None:
+    """The embedded task that model or data set name, or whose model is the default."""
+    dataset = chosen.get("dataset_name")
+    return TASKS.get(chosen.get("model_name_or_path") or (dataset if dataset in TASKS else DEMO))
 
 
 def _config_class(chosen: Mapping[str, Any]) -> type[CreditConfig]:
@@ -145,8 +149,8 @@ def _config_class(chosen: Mapping[str, Any]) -> type[CreditConfig]:
 
 def config_fields(argv: list[str]) -> set[str]:
     """The fields of the configuration of a command line. Raises `ValueError` for files and settings as `_read`."""
-    said, config, _, _ = read_files(argv)
-    return {f.name for f in fields(_config_class({"algo": ScriptArguments.algo} | config | said))}
+    typed, config, _, _ = read_files(argv)
+    return {f.name for f in fields(_config_class({"algo": ScriptArguments.algo} | config | typed))}
 
 
 def inactive_settings(argv: list[str], *, lacks: Collection[str] = ()) -> list[str]:
@@ -160,9 +164,10 @@ def inactive_settings(argv: list[str], *, lacks: Collection[str] = ()) -> list[s
     for name in typed.intersection(lacks):
         argv = without_flag(without_flag(argv, name), f"no_{name}")
     read = _read(argv, {}, {}, lacks=lacks)
-    values, knobs = vars(read.values), knobs_of(read.parser.classes[2])
-    given = {name: values[name] for name in read.given if name in values}
-    return sorted({*given, *typed.intersection(lacks)} - active_part(given, values, knobs).keys())
+    values = vars(read.values)
+    settings = {name: values[name] for name in read.names if name in values}
+    active = active_part(settings, values, knobs_of(read.parser.classes[2]))
+    return sorted({*settings, *typed.intersection(lacks)} - active.keys())
 
 
 def parse_arguments(
@@ -209,12 +214,21 @@ def parse_arguments(
             parts[of] = of(**{f.name: getattr(values, f.name) for f in fields(of) if f.init})
     script, data, args, model = map(parts.get, parser.classes)
     typed = set(typed_fields(argv)) - read.config.keys()  # one that a file sets may be set back
-    errors += _errors_of_command(script, args, model, protocols or {}, typed=typed)
+    if script is not None:
+        with collected(errors, ValueError):
+            _check_script(script, protocols or {})
+    if model is not None:
+        wrong = value_errors(model)
+        errors += wrong.values()
+        errors += map(ValueError, inactive_options(model, MODEL_ACTS, typed=typed, wrong=wrong).values())
+    if args is not None:
+        with collected(errors, ValueError):
+            check_trackers(args.report_to)
+            if args.eval_strategy != "no" or args.eval_on_start:
+                what = "eval_strategy and eval_on_start have no data set here"
+                raise ValueError(f"{what}: set --evaluation_protocol and --evaluate_every")
     if errors:
         raise with_source(together(errors), argv) from errors[0]
-    if idle := [name for name in OF_EVALUATION if hasattr(args, name) and not is_default(args, name)]:
-        here = "here, where TRL does not evaluate: --evaluation_protocol and --evaluate_every do"
-        logger.warning("%s do nothing %s", " and ".join(idle), here)
     if task := task_of_model(model.model_name_or_path or DEMO):
         model.model_name_or_path = task.model_path
     if isinstance(model.lora_target_modules, str) and re.fullmatch(r"[\w.]+", model.lora_target_modules):
@@ -238,43 +252,14 @@ def with_source(error: BaseException, argv: list[str]) -> ValueError:
     return together([ValueError(line) for line in flags])
 
 
-def _errors_of_command(
-    script: ScriptArguments | None,
-    args: CreditConfig | None,
-    model: ModelConfig | None,
-    protocols: Protocols,
-    *,
-    typed: Collection[str],
-) -> list[Exception]:
-    """What only the command line refuses in the parts that could be built."""
-    errors: list[Exception] = []
-    if script is not None:
-        with collected(errors, ValueError):
-            _check_script(script, protocols)
-    if model is not None:
-        wrong = value_errors(model)
-        errors += wrong.values()
-        errors += map(ValueError, inactive_options(model, MODEL_ACTS, typed=typed, wrong=wrong).values())
-    if args is not None:
-        with collected(errors, ValueError):
-            check_trackers(args.report_to)
-        if args.eval_strategy != "no" or args.eval_on_start:
-            what = "eval_on_start=True" if args.eval_on_start else f"eval_strategy={args.eval_strategy.value!r}"
-            errors.append(ValueError(f"{what} has no data set here: set --evaluation_protocol and --evaluate_every"))
-        if not isinstance(args.model_init_kwargs, (dict, NoneType)):
-            errors.append(ValueError(f"model_init_kwargs must be `name: value` pairs, got {args.model_init_kwargs!r}"))
-    return errors
-
-
 def _check_script(script: ScriptArguments, protocols: Protocols) -> None:
     if script.evaluate_every < 1:
         raise ValueError(f"evaluate_every must be at least 1 step, got {script.evaluate_every}")
     name = script.evaluation_protocol
-    if name is not None and name not in protocols:
+    if name is None:
+        if others := [other for other in ("evaluate_on", "evaluate_every") if not is_default(script, other)]:
+            raise ValueError(f"{others[0]} needs --evaluation_protocol: one of {', '.join(protocols)}")
+    elif name not in protocols:
         raise ValueError(f"evaluation_protocol={name!r} is unknown{choose(name, protocols)}")
-    for one in ("evaluate_on", "evaluate_every"):
-        if name is None and not is_default(script, one):
-            raise ValueError(f"{one} needs --evaluation_protocol: one of {', '.join(protocols)}")
-    for one in script.evaluate_on or ():
-        if one not in protocols[name]:
-            raise ValueError(f"evaluate_on: {name!r} has no set {one!r}{choose(one, protocols[name])}")
+    elif unknown := [one for one in script.evaluate_on or () if one not in protocols[name]]:
+        raise ValueError(f"evaluate_on: {name!r} has no set {unknown[0]!r}{choose(unknown[0], protocols[name])}")

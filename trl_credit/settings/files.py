@@ -12,11 +12,19 @@ from .recipes import find_recipe, meant_recipe
 
 
 LARGEST_FILE = 100_000  # bytes
-MOST_VALUES = 10_000  # per file, with aliases written out
+MOST_ALIASES = 20  # per file: with more of them, a few lines of YAML can stand for billions of values
 
 
 class _Loader(yaml.SafeLoader):
     """Refuses a duplicate key, where YAML would silently keep the last value, and reads `1e-6` as a number."""
+
+    aliases = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
+        self.aliases += self.check_event(yaml.AliasEvent)
+        if self.aliases > MOST_ALIASES:
+            raise ValueError(f"it has more than {MOST_ALIASES} aliases: write the values out")
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
@@ -62,12 +70,10 @@ def read_settings(paths: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]
 def _merge(path: Path, readers: tuple[Path, ...], merged: dict[str, Any], files: dict[str, str]) -> None:
     """Writes the settings of a file and of its bases over those in `merged`."""
     where, shown = "--config and `base`" if readers else "--config", repr(str(path))
-    if path.is_dir():
-        raise ValueError(f"{shown} is a folder: name a YAML file, check {where}")
     if not path.is_file():
-        if not readers and not path.is_symlink() and (meant := meant_recipe(str(path))) is not None:
-            raise ValueError(f"there is no file {shown}, and no such recipe: did you mean {meant!r}?")
-        raise ValueError(f"there is no file {shown}: check {where}")
+        meant = None if readers else meant_recipe(str(path))
+        what = "is a folder" if path.is_dir() else "is no file and no recipe"
+        raise ValueError(f"{shown} {what}: {f'did you mean {meant!r}?' if meant else f'check {where}'}")
     if path.resolve() in readers:
         raise ValueError(f"{shown} is its own `base`")
     own = _load(path)
@@ -91,24 +97,8 @@ def _load(path: Path) -> Any:
     if path.stat().st_size > LARGEST_FILE:
         raise ValueError(f"{str(path)!r} is larger than {LARGEST_FILE:,} bytes: check --config")
     try:
-        text = path.read_text(encoding="utf-8")
-        _count(yaml.compose(text, _Loader), {}, set())
-        return yaml.load(text, _Loader) or {}
+        return yaml.load(path.read_text(encoding="utf-8"), _Loader) or {}
     except RecursionError as error:
         raise ValueError(f"{str(path)!r} is nested too deep for settings: check --config") from error
     except (yaml.YAMLError, ValueError) as error:  # UnicodeDecodeError is one, and so is a date that does not exist
         raise ValueError(f"{str(path)!r} cannot be read as YAML: {' '.join(str(error).split())}") from error
-
-
-def _count(node: yaml.Node | None, counted: dict[int, int], inside: set[int]) -> int:
-    """Number of values of a node with its aliases written out: a few lines of YAML can stand for billions."""
-    if node is None or isinstance(node, yaml.ScalarNode):
-        return 1
-    if id(node) in inside:
-        raise ValueError(f"line {node.start_mark.line + 1} holds an alias of itself: remove it")
-    if id(node) not in counted:
-        parts = [part for pair in node.value for part in (pair if isinstance(pair, tuple) else (pair,))]
-        counted[id(node)] = 1 + sum(_count(part, counted, inside | {id(node)}) for part in parts)
-    if counted[id(node)] > MOST_VALUES:
-        raise ValueError(f"it has more than {MOST_VALUES:,} values with its aliases written out: write fewer")
-    return counted[id(node)]

@@ -1,5 +1,6 @@
 """The parser of a run's flags: one flag per field, and values of YAML files as flags read them."""
 
+import reprlib
 from argparse import SUPPRESS, Action
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -11,7 +12,7 @@ from trl import TrlParser
 
 from ..config.knobs import knobs_of
 from ..config.trl_settings import NONE_TOO
-from .help import HelpPages
+from .help import page
 from .parser import OneLineParser
 
 
@@ -35,12 +36,12 @@ class FlagParser(OneLineParser, TrlParser):
 
     def __init__(self, classes: Iterable[type], *, helps: Mapping[str, str] | None = None, **kwargs: Any) -> None:
         self.classes = tuple(classes)
+        self._knobs = {name: knob for of in self.classes for name, knob in knobs_of(of).items()}
         self.hints = {name: hint for of in self.classes for name, hint in get_type_hints(of).items()}
         bases = [base for of in self.classes for base in reversed(of.__mro__) if is_dataclass(base)]
         # a preset that gives a field another default keeps the help of its first definition
         self._helps = {f.name: f.metadata["help"] for base in bases for f in fields(base) if "help" in f.metadata}
         self._helps |= helps or {}
-        self._knobs = {name: knob for of in self.classes for name, knob in knobs_of(of).items()}
         super().__init__(dataclass_types=self.classes, add_help=False, **kwargs)
         self.add_argument("--help", "-h", nargs="?", choices=["all"], action=_PrintHelp, default=SUPPRESS)
         self.add_argument(
@@ -78,7 +79,7 @@ class FlagParser(OneLineParser, TrlParser):
         for one in given:
             if isinstance(one, (dict, list)):
                 kind = "flat values" if is_list else "one value"
-                raise ValueError(f"{where} cannot be {_short(value)}: give it {kind}")
+                raise ValueError(f"{where} cannot be {reprlib.repr(value)}: give it {kind}")
             is_text = getattr(action.type, "__wrapped__", action.type) is str  # also one that may be `None`
             if not isinstance(one, str) and (action.choices is not None or is_text):
                 raise ValueError(f"{where} must be text, got {one!r}: write it in quotes")
@@ -91,10 +92,9 @@ class FlagParser(OneLineParser, TrlParser):
         return getattr(parsed, name)
 
     def format_help(self, *, full: bool = False) -> str:
-        """The short page, or that of `--help all` (see [`~trl_credit.settings.help.HelpPages`])."""
+        """The short page, or that of `--help all` (see [`~trl_credit.settings.help.page`])."""
         shown = [a for a in self._actions if a.dest != "help" and not a.option_strings[0].startswith("--no_")]
-        pages = HelpPages(self.prog, self.epilog or "", shown, self._knobs)
-        return pages.full() if full else pages.short()
+        return page(self.prog, self.epilog or "", shown, self._knobs, full=full)
 
 
 class _PrintHelp(Action):
@@ -111,8 +111,3 @@ def _or_none(convert: Callable[[str], Any]) -> Callable[[str], Any]:
         return None if text == "None" else convert(text)
 
     return converted
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:60] + "…"

@@ -4,8 +4,8 @@ import re
 import shutil
 import textwrap
 from argparse import SUPPRESS, Action
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from enum import Enum
 from types import SimpleNamespace
 
@@ -17,160 +17,113 @@ from ..data import DataArguments
 from ..presets import PRESETS
 
 
-# flags under `RUN`, in the order of `--help all`; our knobs of a run follow
-_RUN_ORDER = (
+# the first flags under `RUN`; our knobs of a run follow
+_RUN_FLAGS = (
     "algo config output_dir max_steps num_train_epochs learning_rate per_device_train_batch_size "
     "gradient_accumulation_steps steps_per_generation num_generations max_completion_length temperature beta "
     "use_vllm seed logging_steps report_to run_name save_strategy save_steps save_total_limit save_only_model "
     "resume_from_checkpoint push_to_hub hub_model_id hub_private_repo hub_strategy hub_revision hub_token"
 ).split()
+_MODEL_FLAGS = "model_name_or_path dtype use_peft".split()  # those of TRL that are on the short page too
 _REWARDS = "reward reward_weights multi_objective_aggregation scale_rewards".split()
-_TRL, _TRANSFORMERS = "TRL's (GRPOConfig)", "transformers' (TrainingArguments)"
-_CLASSES = {TrainingArguments: _TRANSFORMERS, GRPOConfig: _TRL, DataArguments: "Data", ModelConfig: "Model"}
-_OURS = (
-    *("Model", "Data", "Rewards", "Credit", "Steps and turns", "Groups and prompts", "Segments", "Rollouts"),
-    "Evaluation",
+_OF_CLASS = {
+    DataArguments: "Data",
+    ModelConfig: "Model",
+    TrainingArguments: "transformers' (TrainingArguments)",
+    GRPOConfig: "TRL's (GRPOConfig)",
+}
+_HEADINGS = (
+    *(RUN, "Model", "Data", "Rewards", "Credit", "Steps and turns", "Groups and prompts", "Segments", "Rollouts"),
+    *("Evaluation", "TRL's (GRPOConfig)", "transformers' (TrainingArguments)"),
 )
-_HEADINGS = (RUN, *_OURS, _TRL, _TRANSFORMERS)
-# the flags of TRL and transformers on the short page
-_ESSENTIAL = (
-    "output_dir max_steps num_train_epochs learning_rate per_device_train_batch_size gradient_accumulation_steps "
-    "num_generations max_completion_length temperature beta use_vllm seed logging_steps report_to save_steps "
-    "resume_from_checkpoint push_to_hub hub_model_id model_name_or_path dtype use_peft"
-).split()
-# our flags that `--help all` alone describes: most runs leave them at their defaults
-_RARE = (
-    "length_sort shared_prefix skip_zero_advantage expert_drift allow_changed nonfinite_patience dataset_revision "
-    "dataset_config dataset_split reward_timeout behavior_logps dull_kl trace_unit turn_average "
-    "step_gamma step_baseline state_weight"
-).split()
 _ABOUT = """\
 Every flag can also be a line `name: value` in a YAML file: --config a.yaml b.yaml. Later files override
-earlier ones, and flags override files. --no_NAME turns off a flag that is on by default."""
-_COLUMN, _SHORT_COLUMN, _NAME_COLUMN = 34, 28, 16  # where texts begin
+earlier ones, and flags override files. --no_NAME turns off a flag that is on by default. N is an integer, X any number.
+In brackets: the defaults of {algo} with the model {model_name_or_path}."""
+_COLUMN = 34  # where texts begin
+_KINDS = {"int": "N", "float": "X", "string_to_bool": "true|false"}
+_SENTENCE = re.compile(r"(?<!App\.)(?<!Alg\.)(?<!Sec\.)(?<!Eq\.)(?<=\.) ")
 # how TRL and transformers speak of a default, which a preset or the embedded model may replace
-_CLAIM = re.compile(r"\b[Dd]efault(?:s to| of)\b")
-_CONDITION = re.compile(r"\b(?:if|unless|when|where)\b", re.IGNORECASE)
-
-Describe = Callable[[Action], str]
+_CLAIM = re.compile(r"^(?!.*\b(?:[Ii]f|[Uu]nless|when|where)\b).*\b[Dd]efault(?:s to| of)\b")
 
 
-@dataclass(frozen=True)
-class HelpPages:
-    """What `--help` prints.
+def page(prog: str, epilog: str, actions: Sequence[Action], knobs: Mapping[str, Knob], *, full: bool) -> str:
+    """What `--help` prints: the flags under their headings.
 
     Args:
-        prog (`str`):
-            The program.
-        epilog (`str`):
-            Text at the end of a page.
-        actions (`list[Action]`):
-            The flags.
+        prog, epilog (`str`):
+            The program, and text at the end.
+        actions (sequence of `Action`):
+            All flags.
         knobs (mapping of `str` to [`~trl_credit.config.knobs.Knob`]):
             The declarations of our fields of the configuration.
+        full (`bool`):
+            Whether every flag is shown with its whole text. Else a sentence of each of our flags that have an effect
+            with the defaults, and of those of TRL that most runs set.
     """
-
-    prog: str
-    epilog: str
-    actions: list[Action]
-    knobs: Mapping[str, Knob]
-
-    def full(self) -> str:
-        """Every flag, under a heading for each group."""
-        return self._page([_wrapped(f"{_ABOUT} N is an integer, X any number.")], self.actions, _in_full)
-
-    def short(self) -> str:
-        """The flags of ours that have an effect with the defaults, and those of TRL that most runs set."""
-        default = {action.dest: action.default for action in self.actions}
-        chosen = SimpleNamespace(**default)
-        idle = [name for name, knob in self.knobs.items() if not is_active(chosen, knob.acts)]
-        theirs = {f.name for of in (GRPOConfig, ModelConfig) for f in fields(of)} - {*_ESSENTIAL}
-        actions = [action for action in self.actions if action.dest not in {*idle, *_RARE, *theirs}]
-        says = f"In brackets: the defaults of {default['algo']} with the model {default['model_name_or_path']}."
-        algorithms = [_row(f"  {name}", preset.summary, _NAME_COLUMN) for name, preset in PRESETS.items()]
-        page = self._page([_wrapped(f"{_ABOUT} {says}"), "\n".join(["Algorithms:", *algorithms])], actions, _in_short)
-        idle = [name for name in idle if name not in _RARE]
-        rest = f"Rarely set: {', '.join(_RARE)}. No effect with these defaults: {', '.join(idle)}."
-        more = f"--help all describes all {len(self.actions)} flags, including those of TRL and transformers."
-        return f"{page}\n{_wrapped(rest)}\n\n{more}\n"
-
-    def _page(self, head: list[str], actions: list[Action], described: Describe) -> str:
-        """Flags under their headings."""
-        place = {name: i for i, name in enumerate([*_RUN_ORDER, *self.knobs])}
-        parts = [f"usage: {self.prog} [--flag value …]", *head]
-        for title in _HEADINGS:
-            group = [action for action in actions if self._heading(action.dest) == title]
-            if title == RUN:
-                group.sort(key=lambda action: place[action.dest])
-            if group:
-                parts.append("\n".join([f"{title}:", *map(described, group)]))
-        return "\n\n".join([*parts, self.epilog]).rstrip() + "\n"
-
-    def _heading(self, name: str) -> str:
-        if name in _RUN_ORDER:
-            return RUN
-        if name in self.knobs:
-            return self.knobs[name].heading
-        if name in _REWARDS:
-            return "Rewards"
-        of = next((of for of in _CLASSES if name in of.__dataclass_fields__), None)
-        return _CLASSES[of] if of is not None else "Evaluation" if name.startswith("evaluat") else "Credit"
+    default = {action.dest: action.default for action in actions}
+    parts = [f"usage: {prog} [--flag value …]", _filled(_ABOUT.format(**default))]
+    idle: list[str] = []
+    if not full:
+        rows = [_row(f"  {name}", preset.summary, 16) for name, preset in PRESETS.items()]
+        parts.append("\n".join(["Algorithms:", *rows]))
+        idle = [name for name, knob in knobs.items() if not is_active(SimpleNamespace(**default), knob.acts)]
+    of_trl = {f.name for of in (GRPOConfig, ModelConfig) for f in fields(of)}
+    hidden = set() if full else {*idle, *of_trl.difference(_RUN_FLAGS, _MODEL_FLAGS, knobs)}
+    order = [*_RUN_FLAGS, *knobs]
+    shown = sorted(actions, key=lambda action: order.index(action.dest) if action.dest in order else len(order))
+    for title in _HEADINGS:
+        group = [a for a in shown if a.dest not in hidden and _heading(a.dest, knobs) == title]
+        rows = [_row(_invocation(a), _text(a, knobs.get(a.dest), full), _COLUMN) for a in group]
+        parts += ["\n".join([f"{title}:", *rows])] * bool(rows)
+    if not full:
+        parts.append(_filled(f"No effect with these defaults: {', '.join(idle)}."))
+        parts.append(f"--help all describes all {len(actions)} flags, including those of TRL and transformers.")
+    return "\n\n".join([*parts, epilog]).rstrip() + "\n"
 
 
-def _width() -> int:
-    return max(60, min(shutil.get_terminal_size().columns, 200)) - 2
+def _heading(name: str, knobs: Mapping[str, Knob]) -> str:
+    if name in _RUN_FLAGS:
+        return RUN
+    if name in knobs:
+        return knobs[name].heading
+    if name in _REWARDS:
+        return "Rewards"
+    of = next((of for of in _OF_CLASS if name in of.__dataclass_fields__), None)
+    return _OF_CLASS[of] if of is not None else "Evaluation" if name.startswith("evaluat") else "Credit"
 
 
-def _wrapped(text: str) -> str:
-    return textwrap.fill(text, _width(), break_on_hyphens=False)
-
-
-def _in_full(action: Action) -> str:
-    """A flag with the kind of its value, its help, its choices and its default."""
-    text = _without_defaults(_help(action))
-    if action.choices and str(next(iter(action.choices))) not in text:
-        text += f" One of {', '.join(map(str, action.choices))}."
-    if action.default is not SUPPRESS and not (action.default is None and "Default: " in text):
-        text += f" (default: {_default(action)})"
-    kinds = {"int": "N", "float": "X", "string_to_bool": "true|false"}
-    kind = "CHOICE" if action.choices else kinds.get(getattr(action.type, "__name__", ""), "TEXT")
+def _invocation(action: Action) -> str:
+    """A flag and the kind of its value."""
+    kind = "CHOICE" if action.choices else _KINDS.get(getattr(action.type, "__name__", ""), "TEXT")
     value = str(action.metavar or kind)
     value = {"?": f"[{value}]", "+": f"{value} …"}.get(str(action.nargs), value)
-    return _row(f"  {action.option_strings[0]} {value}", text, _COLUMN)
+    return f"  {action.option_strings[0]} {value}"
 
 
-def _in_short(action: Action) -> str:
-    """A flag, what it does, its choices, and its default unless that is `None`."""
-    said, _, values = _help(action).partition(" Must be ")
-    if action.dest == "algo":
-        said = "One of these."
-    elif action.dest in _ESSENTIAL:
-        said = re.split(r"(?<=\.) ", said)[0]
-    if values.startswith("one of "):
-        names = re.findall(r"'(\w+)'", values)
-        said = f"{said.rstrip('.')}: {', '.join(names)}{', file.py:function' * ('file.py' in values)}."
-    default = "" if action.default in (SUPPRESS, None) else f" [{_default(action)}]"
-    return _row(f"  {action.option_strings[0]}", said + default, _SHORT_COLUMN)
-
-
-def _help(action: Action) -> str:
-    return (action.help or "").replace("%%", "%")
-
-
-def _default(action: Action) -> str:
+def _text(action: Action, knob: Knob | None, full: bool) -> str:
+    """The text of a flag, its choices and its default."""
+    sentences = _SENTENCE.split((action.help or "").replace("%%", "%").replace(" (default)", ""))
+    names = [*(action.choices or ()), *(knob.values.names if knob and knob.values else ())]
+    if full:
+        text = " ".join(sentence for sentence in sentences if not _CLAIM.search(sentence))
+        names = [] if str(next(iter(names), "")) in text else names
+    else:
+        text = "One of these." if action.dest == "algo" else sentences[0]
+        text = text.partition(": ")[0] if names else text
+    text = f"{text.rstrip('.:')}: {', '.join(map(str, names))}." if names else text
+    if action.default is SUPPRESS or (action.default is None and not full):
+        return text
     value = action.default.value if isinstance(action.default, Enum) else action.default
-    return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+    return f"{text} [{' '.join(map(str, value)) if isinstance(value, (list, tuple)) else value}]"
 
 
-def _without_defaults(text: str) -> str:
-    """The help of a field without words on a default, which another class or a preset may have replaced."""
-    sentences = re.split(r"(?<=[.!?]) ", text.replace(" (default)", ""))
-    return " ".join(s for s in sentences if _CONDITION.search(s) or not _CLAIM.search(s))
+def _filled(text: str, **layout: str) -> str:
+    width = max(60, min(shutil.get_terminal_size().columns, 200)) - 2
+    return textwrap.fill(" ".join(text.split()), width, break_on_hyphens=False, **layout)
 
 
 def _row(flag: str, text: str, column: int) -> str:
     """A flag, and its text from a column on."""
-    indent = " " * column
-    layout = {"initial_indent": indent, "subsequent_indent": indent, "break_on_hyphens": False}
-    filled = textwrap.fill(" ".join(text.split()), _width(), **layout)
+    filled = _filled(text, initial_indent=" " * column, subsequent_indent=" " * column)
     return f"{flag}\n{filled}" if len(flag) > column - 2 else flag.ljust(column) + filled[column:]

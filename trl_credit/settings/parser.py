@@ -2,14 +2,11 @@
 
 import argparse
 import re
-import sys
 from collections.abc import Iterable
-from itertools import takewhile
 from typing import Any, NoReturn
 
-from ..support.errors import choose, raise_together, together
+from ..support.errors import choose, raise_together
 from ..support.retired import meant_by
-from ..support.signals import without_flag
 from .files import read_settings
 
 
@@ -29,36 +26,12 @@ class OneLineParser(argparse.ArgumentParser):
         try:
             return super().parse_known_args(args, namespace)
         except argparse.ArgumentError as error:
-            flag = (error.argument_name or "").partition("/")[0]
-            raise ValueError(f"{flag}: {error.message}{self._as_words(flag, args)}") from None
-
-    def _as_words(self, flag: str, args: Iterable[str] | None) -> str:
-        """The fix for a list that was written as in Python or YAML, for the end of a message: ": write --f 2 2"."""
-        action, words = self._option_string_actions.get(flag), [*(sys.argv[1:] if args is None else args)]
-        start = next((i for i, word in enumerate(words) if word.partition("=")[0] == flag), None)
-        if start is None or action is None or action.nargs != "+":
-            return ""
-        given = [words[start].partition("=")[2], *takewhile(lambda word: not word.startswith("--"), words[start + 1 :])]
-        parts = re.findall(r"[^\s\[\](),;]+", " ".join(given))
-        return f": write {flag} {' '.join(parts)}" if parts and parts != given[given[0] == "" :] else ""
+            raise ValueError(f"{(error.argument_name or '').partition('/')[0]}: {error.message}") from None
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> argparse.Namespace:
         parsed, rest = self.parse_known_args(args, namespace)
         raise_together(unknown_arguments(rest, self.flags()))
         return parsed
-
-    def parse_readable(self, words: list[str]) -> tuple[argparse.Namespace, list[str], list[Exception]]:
-        """As `parse_known_args`, without the flags whose values cannot be read, and the errors about these."""
-        errors: list[Exception] = []
-        while True:
-            try:
-                return *self.parse_known_args(words), errors
-            except ValueError as error:
-                errors.append(error)
-                readable = without_flag(words, str(error).partition(":")[0].lstrip("-"))
-                if len(readable) == len(words):
-                    raise together(errors) from error
-                words = readable
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message}: --help lists the flags")
@@ -110,10 +83,15 @@ def read_files(argv: list[str]) -> tuple[dict[str, Any], dict[str, Any], dict[st
     parser.add_argument("--model_name_or_path", "--model-name-or-path")
     parser.add_argument("--dataset_name", "--dataset-name")
     parsed, rest = parser.parse_known_args(argv)
-    said = vars(parsed)
-    return said, *read_settings(said.pop("config")), rest
+    typed = vars(parsed)
+    return typed, *read_settings(typed.pop("config")), rest
 
 
 def typed_fields(argv: Iterable[str]) -> list[str]:
     """The names of the fields whose flags stand in a command line."""
     return [word[2:].partition("=")[0].replace("-", "_") for word in argv if word.startswith("--")]
+
+
+def asks_for_help(argv: Iterable[str]) -> bool:
+    """Whether `--help` stands in a command line."""
+    return not {"-h", "--help"}.isdisjoint(word.partition("=")[0] for word in argv)

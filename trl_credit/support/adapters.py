@@ -31,8 +31,8 @@ def adapter_base(name: str | Path, *, says: str = "", needed: bool = True) -> st
         raise ValueError(f"{file} names no base model: set base_model_name_or_path in it to where the model is")
     if settings.get("megatron_config"):
         raise ValueError(f"{file} sets megatron_config, with which PEFT imports the module of megatron_core: remove it")
-    is_id = not base.startswith((".", "~", "/")) and base.count("/") < 2 and "\\" not in base
-    if needed and not (Path(base, "config.json").is_file() or (is_id and not Path(base).is_dir())):
+    is_id = not base.startswith((".", "~", "/")) and base.count("/") < 2 and not Path(base).is_dir()
+    if needed and not (is_id or Path(base, "config.json").is_file()):
         what = f"{file} names the base model {base!r}, neither a folder with a config.json nor a name on the Hub"
         raise ValueError(f"{what}: set base_model_name_or_path in it to where the model is")
     if says and is_main():

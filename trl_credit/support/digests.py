@@ -92,8 +92,8 @@ def source_of_object(function: Callable) -> FunctionSource:
 
 
 def digest_of(function: Callable) -> str:
-    """Hexadecimal SHA-256 of everything that can change a function's results and can be read: its source, the arguments
-    that a partial binds, and the plain values that a closure or a callable object holds.
+    """Hexadecimal SHA-256 of a function: its source, the arguments that a partial binds, and the plain values that a
+    closure or a callable object holds. Its helper modules are in [`~trl_credit.support.modules.helper_modules`].
 
     The source is the whole file that defines the function. For this package it is only the name, since files change
     with every release. For the script that runs, which also holds the settings of the run, it is the source of the
@@ -108,16 +108,14 @@ def digest_of(function: Callable) -> str:
     defined, bound = unbound(function)
     module = getattr(defined, "__module__", None) or ""
     if module == "__main__":
-        parts = script_sources(defined, set(), [])
+        sources = _script_sources(defined, set())
     elif module.partition(".")[0] == __package__.partition(".")[0]:
-        parts = [module]
-    elif (digest := source_of_object(function).digest) is not None:
-        parts = [digest]
+        sources = [module]
     else:
-        parts = []
-    if not parts:
+        sources = [digest] if (digest := source_of_object(function).digest) is not None else []
+    if not sources:
         logger.warning("%s has no source here: a resume compares only its name and bound values", defined.__qualname__)
-    digest = sha256("\n".join([defined.__qualname__, *map(_stable, bound), *parts]).encode())
+    digest = sha256("\n".join([defined.__qualname__, *map(_stable, bound), *sources]).encode())
     with contextlib.suppress(TypeError):  # without a hash, or no weak reference is possible
         _DIGESTS[function] = digest
     return digest
@@ -144,35 +142,21 @@ def unbound(function: Callable) -> tuple[Any, list[Any]]:
     return function, bound
 
 
-def script_sources(defined: Any, seen: set[int], elsewhere: list[Any]) -> list[str]:
-    """Source of a function or class of the running script, and of everything in the script that it refers to.
-
-    Modules, functions and classes from elsewhere that these refer to are appended to `elsewhere`.
-    """
-    if id(defined) in seen:
-        return []
-    if getattr(defined, "__module__", None) != "__main__":
-        elsewhere.append(defined)
+def _script_sources(defined: Any, seen: set[int]) -> list[str]:
+    """Source of a function or class of the running script, and of everything in the script that it refers to."""
+    if id(defined) in seen or getattr(defined, "__module__", None) != "__main__":
         return []
     seen.add(id(defined))
     methods = [x for x in vars(defined).values() if inspect.isfunction(x)] if inspect.isclass(defined) else [defined]
     # in a notebook a class has no source, and its methods have
-    found = [source for x in dict.fromkeys([defined, *methods]) if (source := _source(x)) is not None]
-    names = set().union(*(_global_names(method.__code__) for method in methods)) if found else set()
+    sources = [source for x in dict.fromkeys([defined, *methods]) if (source := _source(x)) is not None]
+    names = set().union(*(_global_names(method.__code__) for method in methods)) if sources else set()
     script = vars(sys.modules["__main__"])
-    captured = [*unbound(defined)[1], *getattr(defined, "__bases__", ())]
-    for name in sorted(names & script.keys()):
-        value = script[name]
-        if callable(value):
-            captured.append(value)
-        elif inspect.ismodule(value):
-            elsewhere.append(value)
-        else:
-            found.append(f"{name} = {_stable(value)}")
-            elsewhere.append(type(value))
-    for value in filter(callable, captured):
-        found += script_sources(unbound(value)[0], seen, elsewhere)
-    return found
+    used = {name: script[name] for name in sorted(names & script.keys()) if not inspect.ismodule(script[name])}
+    sources += [f"{name} = {_stable(value)}" for name, value in used.items() if not callable(value)]
+    for value in filter(callable, [*used.values(), *unbound(defined)[1], *getattr(defined, "__bases__", ())]):
+        sources += _script_sources(unbound(value)[0], seen)
+    return sources
 
 
 def _global_names(code: CodeType) -> set[str]:

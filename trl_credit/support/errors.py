@@ -120,16 +120,11 @@ def check_output_dir(path: str | Path, *, name: str = "output_dir") -> None:
         ValueError: the path is a file, lies below one, cannot be written to, or is on a full disk.
     """
     folder = Path(path)
-    there = next(filter(os.path.lexists, (folder, *folder.parents)), folder)
-    if not there.is_dir():
-        kind = "a broken link" if there.is_symlink() and not there.exists() else "a file"
-        what = "is" if there == folder else f"lies below {str(there)!r}, which is"
-        raise ValueError(f"{name}={str(folder)!r} {what} {kind}: name a folder")
+    existing = next(filter(os.path.lexists, (folder, *folder.parents)), folder)
     try:
-        with TemporaryFile(dir=there, prefix=".trl_credit_") as file:
+        with TemporaryFile(dir=existing, prefix=".trl_credit_") as file:
             file.write(bytes(4096))
     except OSError as error:
-        if disk_full(error):
-            raise ValueError(f"{name}={str(folder)!r} is on a full disk: make room, or name another") from error
-        reason = error.strerror or one_line(error)
-        raise ValueError(f"{name}={str(folder)!r} cannot be written to ({reason}): name another folder") from error
+        what = f"{name}={str(folder)!r} cannot be written to"
+        reason = f"{str(existing)!r}: {error.strerror or one_line(error)}"
+        raise ValueError(f"{what} ({reason}): make room, or name another folder") from error

@@ -20,8 +20,8 @@ from .errors import one_line
 
 _PACKAGE = Path(__file__).parents[1]
 _OBJECT_NAME = re.compile(r"@[0-9a-f]{8}(-\d+)?$")
-_OBJECTS: dict[str, Callable] = {}  # functions that were given as objects, by name
-_RESOLVED: dict[str, tuple[Callable, FunctionSource]] = {}  # what a name meant when it was last looked up
+# what a name meant when it was last looked up, also the names of functions that were given as objects
+_RESOLVED: dict[str, tuple[Callable, FunctionSource]] = {}
 _FILES: dict[Path, tuple[str, ModuleType]] = {}  # digest of a file when it was executed, and the module
 _NAMES_ALONE = ContextVar("names_alone", default=False)
 
@@ -82,14 +82,15 @@ def resolve_function(name: str, *, what: str, known: Iterable[str], reload: bool
     """
     if not isinstance(name, str):
         raise ValueError(f"{what}={name!r}: give a function when the configuration is built, {what}=…, not afterwards")
-    if reload or name not in _RESOLVED:
+    if name not in _RESOLVED or (reload and not is_object_name(name)):
         function, path = _find(name, f"{what} {name!r}", what, known)
-        if inspect.isclass(function) and not (what == "credit" and callable(getattr(function, "credit", None))):
-            kind = "a class without a method credit" if what == "credit" else "a class"
-            raise ValueError(f"{what} {name!r} is {kind}: name a function, or an instance of the class")
         source = source_of_object(function) if path is None else FunctionSource(path, _FILES[path][0])
         _RESOLVED[name] = function, source
-    return _RESOLVED[name][0]
+    function = _RESOLVED[name][0]
+    if inspect.isclass(function) and not (what == "credit" and callable(getattr(function, "credit", None))):
+        kind = "a class without a method credit" if what == "credit" else "a class"
+        raise ValueError(f"{what} {name!r} is {kind}: name a function, or an instance of the class")
+    return function
 
 
 def known_function(name: str) -> Callable | None:
@@ -99,27 +100,22 @@ def known_function(name: str) -> Callable | None:
 
 def _find(name: str, asked: str, what: str, known: Iterable[str]) -> tuple[Callable, Path | None]:
     """The function, and the file if `name` names one. Messages begin with `asked`."""
-    if name in _OBJECTS:
-        return _OBJECTS[name], None
-    place, separator, attribute = name.rpartition(":" if ":" in name else ".")
-    path = Path(place).resolve() if separator == ":" else None
-    if path is None and is_object_name(name):
+    if is_object_name(name):
         fix = f"give it again, {what}=…, or put it into a file and name it file.py:function"
         raise ValueError(f"{asked} was given as an object to another process and does not exist here: {fix}.")
+    place, separator, attribute = name.rpartition(":" if ":" in name else ".")
     if not separator:
         choices = ", ".join([*known, "package.module.function", "file.py:function"])
         raise ValueError(f"unknown {asked}: choose one of {choices}")
     if name.endswith(".py"):
         raise ValueError(f"{asked} is a file: name the function in it too, as {name}:function")
+    path = Path(place).resolve() if separator == ":" else None
     if path is not None and not (path.is_file() and path.suffix == ".py"):
         raise ValueError(f"{asked}: there is no file {place!r} that ends in .py")
     try:
         module = importlib.import_module(place) if path is None else _execute(path)
     except (Exception, SystemExit) as error:  # the user's module may do anything
-        raised = f"raised {type(error).__name__}: {error}"
-        if isinstance(error, SystemExit):
-            raised = f"called sys.exit({error.code!r}): remove that call"
-        raise ValueError(f"{asked}: {place} {raised}") from error
+        raise ValueError(f"{asked}: {place} {_raised(error)}") from error
     if not callable(vars(module).get(attribute)):
         raise ValueError(f"{asked}: {attribute!r} is not a function there")
     return vars(module)[attribute], path
@@ -156,11 +152,10 @@ def name_of(function: Callable) -> str:
         path = next((path for path, (_, loaded) in _FILES.items() if loaded.__name__ == module), None)
         return f"{module}.{qualified}" if path is None else f"{path}:{qualified}"
     base = f"{function_label(function)}@{digest_of(function)[:8]}"
-    name, number = base, 1
-    while _OBJECTS.get(name, function) != function:  # two functions with one digest; bound methods are equal
-        number += 1
-        name = f"{base}-{number}"
-    _OBJECTS[name] = function
+    names = (base if number == 1 else f"{base}-{number}" for number in itertools.count(1))
+    # two functions may have one digest; bound methods are equal
+    name = next(name for name in names if name not in _RESOLVED or _RESOLVED[name][0] == function)
+    _RESOLVED[name] = function, source_of_object(function)
     return name
 
 
@@ -179,10 +174,13 @@ def errors_named(function: Callable, label: str, *, kept: tuple[type[Exception],
     except (Exception, SystemExit) as error:
         if type(error).__name__ == "OutOfMemoryError":  # torch's; this module does not import torch
             raise
-        raised = f"raised {type(error).__name__}: {one_line(error)}"
-        if isinstance(error, SystemExit):
-            raised = f"called sys.exit({error.code!r})"
-        raise FunctionRaised(f"{label} {raised}{place_of(error, function)}.") from error
+        raise FunctionRaised(f"{label} {_raised(error)}{place_of(error, function)}.") from error
+
+
+def _raised(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({error.code!r}): remove that call"
+    return f"raised {type(error).__name__}: {one_line(error)}"
 
 
 def place_of(error: BaseException, function: Callable) -> str:
@@ -191,8 +189,8 @@ def place_of(error: BaseException, function: Callable) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     file = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", None)
     own = [frame for frame in frames if frame.filename == file]
-    found = own or [frame for frame in frames if not Path(frame.filename).is_relative_to(_PACKAGE)]
-    return f", in line {found[-1].lineno} of {Path(found[-1].filename).name}" if found else ""
+    outside = own or [frame for frame in frames if not Path(frame.filename).is_relative_to(_PACKAGE)]
+    return f", in line {outside[-1].lineno} of {Path(outside[-1].filename).name}" if outside else ""
 
 
 def source_of(name: str, *, what: str) -> FunctionSource:
@@ -203,11 +201,11 @@ def source_of(name: str, *, what: str) -> FunctionSource:
 
 def unique_names(names: Sequence[str]) -> list[str]:
     """Makes names different: a second `name` becomes `name_2`, or the next one that is free."""
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
         others = (f"{name}_{number}" for number in itertools.count(2))
-        found.append(name if name not in found else next(x for x in others if x not in {*found, *names}))
-    return found
+        unique.append(name if name not in unique else next(x for x in others if x not in {*unique, *names}))
+    return unique
 
 
 def declared(function: Callable, name: str) -> bool | None:

@@ -40,10 +40,9 @@ def accelerate_config(name: str) -> Path:
 
 def accelerate_settings(name: str) -> dict[str, Any]:
     """The settings in such a configuration. Raises `ValueError` if it is no mapping in YAML."""
+    text = accelerate_config(name).read_text(encoding="utf-8")
     try:
-        settings = yaml.safe_load(accelerate_config(name).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"--accelerate_config {name!r} cannot be read as YAML: {one_line(error)}") from error
-    if not isinstance(settings, dict | None):
-        raise ValueError(f"--accelerate_config {name!r} is not a mapping of names to values: check the file")
-    return settings or {}
+        return dict(yaml.safe_load(text) or {})
+    except (yaml.YAMLError, TypeError, ValueError) as error:
+        what = f"--accelerate_config {name!r} is no mapping of names to values in YAML"
+        raise ValueError(f"{what}: {one_line(error)}") from error

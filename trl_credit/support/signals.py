@@ -2,15 +2,19 @@
 
 import atexit
 import functools
+import math
 import os
 import shlex
 import signal
 import sys
 import threading
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
+
+T = TypeVar("T")
 
 LAUNCHED_BY = "TRL_CREDIT_LAUNCHED_BY"  # environment variable of launched processes: the words of the command
 _POLL = 0.1  # seconds between two looks at an event
@@ -73,13 +77,35 @@ def wait(event: threading.Event, timeout: float | None = None) -> bool:
     or the kernel gives it to another thread, the main thread may never wake. Use an event, not `Thread.join`: after an
     interrupted join, Python 3.11 and 3.12 regard the thread as ended although it runs.
     """
-    end = None if timeout is None else time.monotonic() + timeout
-    while not event.is_set():
-        left = _POLL if end is None else min(_POLL, end - time.monotonic())
-        if left <= 0:
-            return False
-        event.wait(left)
-    return True
+    end = math.inf if timeout is None else time.monotonic() + timeout
+    while not event.is_set() and (left := end - time.monotonic()) > 0:
+        event.wait(min(_POLL, left))
+    return event.is_set()
+
+
+def in_thread(work: Callable[[], T], *, timeout: float | None = None) -> tuple[bool, Future[T]]:
+    """Runs `work` in a thread, which is abandoned after `timeout` seconds or a Ctrl-C.
+
+    Returns:
+        `tuple[bool, Future]`: whether it ended in time, and what it returned or raised.
+    """
+    outcome: Future[T] = Future()
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # raised again in the waiting thread
+            outcome.set_exception(error)
+        finally:
+            seconds.append(time.monotonic() - start)
+            ended.set()
+
+    start, seconds = time.monotonic(), []
+    # a daemon, so that work that never ends does not keep the process alive
+    threading.Thread(target=run, daemon=True).start()
+    is_in_time = wait(ended, timeout) and (timeout is None or seconds[0] <= timeout)
+    return is_in_time, outcome
 
 
 class StopSignals:
@@ -96,12 +122,8 @@ class StopSignals:
         self.number: int | None = None
         self._time = 0.0
         self._before: dict[int, Any] = {}
-        self._hook = sys.unraisablehook
         # read before a trainer is built, which sets such variables itself
-        by_accelerate = "ACCELERATE_MIXED_PRECISION" in os.environ
-        launcher = "accelerate launch" if by_accelerate else "python"
-        if "TORCHELASTIC_RUN_ID" in os.environ:
-            launcher = "accelerate launch …" if by_accelerate else "torchrun …"
+        launcher = "accelerate launch …" if is_launched() else "python"
         self._command = f"{launcher} {shlex.quote(sys.argv[0])}" if program is None else shlex.join(program)
 
     def __enter__(self) -> "StopSignals":
@@ -109,18 +131,11 @@ class StopSignals:
         for number in (signal.SIGINT, signal.SIGTERM) if is_main() else (signal.SIGINT,):
             before = signal.signal(number, self._handle)
             self._before[number] = signal.default_int_handler if before is end_at_once else before
-        self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
     def __exit__(self, *raised: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        sys.unraisablehook = self._hook
-
-    def _unraisable(self, what: Any) -> None:
-        # a destructor cannot raise the interrupt: code that looks at `number` ends the run
-        if self.number is None or what.exc_type is not KeyboardInterrupt:
-            self._hook(what)
 
     @property
     def code(self) -> int:

@@ -1,6 +1,5 @@
 """What a script does before it imports torch and TRL, whose import takes seconds and prints noise."""
 
-import logging
 import os
 import signal
 import sys
@@ -12,11 +11,6 @@ from .signals import end_at_once
 _VLLM_VERSION = "TRL currently supports vLLM versions"
 # transformers 5.23, for names that TRL still uses
 _OLD_NAME = r"`\w*gradient_checkpointing\w*` is deprecated and will be removed in v6"
-# by logger: messages about a machine without a GPU, in every run
-_LOG_NOISE = {
-    "DeepSpeed": "Setting accelerator to CPU. If you have GPU or other accelerator",
-    "vllm.triton_utils.importing": "Triton is installed, but doesn't include CPU backend",
-}
 
 
 def begin() -> None:
@@ -27,11 +21,9 @@ def begin() -> None:
 
 def quiet_start() -> None:
     """Hides messages of libraries that no user can act on, by their exact words: vLLM's version in runs without vLLM
-    (see [`show_vllm_version`]), deprecated names that TRL uses, and the absence of a GPU. All others are shown."""
+    (see [`show_vllm_version`]) and deprecated names that TRL uses. All others are shown."""
     warnings.filterwarnings("ignore", message=_VLLM_VERSION, category=UserWarning)
     quiet_old_names()
-    for name, start in _LOG_NOISE.items():
-        logging.getLogger(name).addFilter(lambda record, start=start: not record.getMessage().startswith(start))
 
 
 def quiet_old_names() -> None:

@@ -1,6 +1,5 @@
 """The folder of an adapter as the model of a trainer."""
 
-import logging
 from typing import Any
 
 from peft import PeftModel
@@ -9,9 +8,6 @@ from trl.trainer.utils import create_model_from_path
 
 from ..config import CreditConfig
 from ..support.adapters import adapter_base, tokenizer_source
-
-
-_TRL = logging.getLogger("trl.trainer.grpo_trainer")
 
 
 def with_adapter(model: Any, args: CreditConfig, kwargs: dict[str, Any]) -> Any:
@@ -36,13 +32,4 @@ def with_adapter(model: Any, args: CreditConfig, kwargs: dict[str, Any]) -> Any:
     if kwargs.get("processing_class") is None and (source := tokenizer_source(model)) == model:
         tokenizer = {"truncation_side": "left", "padding_side": "left", "trust_remote_code": args.trust_remote_code}
         kwargs["processing_class"] = AutoTokenizer.from_pretrained(source, **tokenizer)
-    if args.model_init_kwargs:  # TRL says that it ignores them, and they were used here
-        _TRL.addFilter(_is_other)
     return loaded
-
-
-def _is_other(record: logging.LogRecord) -> bool:
-    """A filter for one warning of TRL, which removes itself at that warning."""
-    if is_it := "You passed `model_init_kwargs`" in record.getMessage():
-        _TRL.removeFilter(_is_other)
-    return not is_it

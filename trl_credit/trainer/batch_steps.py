@@ -7,6 +7,7 @@ import torch
 
 from ..config.rules import no_batch_logps
 from ..credit.difficulty import DifficultyBelief
+from ..credit.tokens import BatchTokens
 from ..loss import keys, statistics
 from ..loss.batch import segments_of, shown_advantages
 from ..loss.batch_metrics import difficulty_statistics, group_statistics, response_hashes
@@ -49,12 +50,12 @@ class BatchSteps:
         """Weighs advantages by difficulty, makes M and whitens over the batch, and moves the belief. Makes the pass for
         π_old only if that is needed now. A batch without a score has no difficulty."""
         batch, args, accuracy = made.batch, self._args, made.accuracy
-        if args.token_mask != "none":
-            # a custom mask gets whole batches, whatever the loss: it may compare rows
-            reads_batch = args.whiten_advantages == "batch" or "token_mask" in args.custom_functions()
-            reads_batch = reads_batch or self._algorithm.statistics is not None
-            if reads_batch or self._normalizer.counts_batch or self._normalizer.hides_masked:
-                self._engine.fill_old_logps(batch)
+        # a custom mask gets whole batches, whatever the loss: it may compare rows
+        reads_batch = args.whiten_advantages == "batch" or "token_mask" in args.custom_functions()
+        reads_batch |= self._algorithm.statistics is not None
+        reads_batch |= self._normalizer.counts_batch or self._normalizer.hides_masked
+        if args.token_mask != "none" and reads_batch:
+            self._engine.fill_old_logps(batch)
         mask_t = batch.mask_t
         prior = None if self._belief is None or math.isnan(accuracy) else self._belief.prior(accuracy)
         made.prior = prior
@@ -77,7 +78,7 @@ class BatchSteps:
         if algorithm.statistics is None:
             return
         mask_t = batch.mask_t
-        parts: dict[str, Any] = {"advantages": floored(self._args, batch.advantages)}
+        parts: dict[str, Any] = {"advantage_t": floored(self._args, batch.advantages)}
         if "logps" in algorithm.needs:
             parts["logp_t"] = batch.sampling_logp_t if batch.old_logp_t is None else batch.old_logp_t
             if parts["logp_t"] is None:
@@ -87,10 +88,7 @@ class BatchSteps:
             parts |= {"rewards": batch.rewards, "reward_columns": batch.rewards_per_func}
             parts["columns"] = examples if "columns" in algorithm.needs else None
         segment_ids = segments_of(batch.data, mask_t)
-        batch.statistics_t = statistics.over_processes(
-            algorithm,
-            self._args,
-            self._processes,
+        own = BatchTokens(
             **parts,
             token_ids=batch.data[keys.COMPLETION_IDS],
             segment_ids=segment_ids,
@@ -98,8 +96,9 @@ class BatchSteps:
             group_ids=self._groups(made),
             mask_t=mask_t if batch.policy_mask_t is None else batch.policy_mask_t,
             is_training=made.moves_belief,
-            seed=seed_from(self._args.seed, *made.place),
+            generator=torch.Generator().manual_seed(seed_from(self._args.seed, *made.place)),
         )
+        batch.statistics_t = statistics.over_processes(algorithm, self._args, self._processes, own)
 
     def _groups(self, made: GenerationBatch) -> torch.Tensor:
         """A number for the prompt of each row of this process, shape (B,)."""
@@ -129,12 +128,12 @@ class BatchSteps:
             columns["credited"] = made.credited
         if not columns:
             return
-        found = dict(zip(columns, self._processes.gather_columns(*columns.values()), strict=True))
+        gathered = dict(zip(columns, self._processes.gather_columns(*columns.values()), strict=True))
         if recounts:
-            batch.loss_tokens = found["kept"].sum()
+            batch.loss_tokens = gathered["kept"].sum()
         if self._args.prompt_average:
-            batch.row_weight = batch.own_rows(prompt_weights(found["kept"], found["prompts"]))
+            batch.row_weight = batch.own_rows(prompt_weights(gathered["kept"], gathered["prompts"]))
         if not made.is_logged:
-            self._engine.log.advantages(found["shown"].tolist())
-            given = {"num_generations": self._engine.group_size, "credited": found.get("credited")}
-            self._meter.append(group_statistics(batch.rewards, found["hashes"], **given).items())
+            self._engine.log.advantages(gathered["shown"].tolist())
+            of_group = {"num_generations": self._engine.group_size, "credited": gathered.get("credited")}
+            self._meter.append(group_statistics(batch.rewards, gathered["hashes"], **of_group).items())

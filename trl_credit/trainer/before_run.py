@@ -12,7 +12,6 @@ from trl import GRPOTrainer
 
 from ..config import CreditConfig
 from ..data.prompts import are_messages
-from ..loss.nonfinite import updates_in_backward
 from ..runs.data_identity import DECODED, FIRST_ROWS, random_numbers, read_first_rows
 from ..runs.resumable import ResumableTrainer
 from ..support.errors import did_you_mean, one_line
@@ -20,7 +19,7 @@ from ..support.errors import did_you_mean, one_line
 
 logger = get_logger(__name__)
 
-MOST_ROWS, MOST_KINDS = 200_000, 64  # whose prompts are looked at, in about a second
+MOST_ROWS = 200_000  # whose prompts are looked at, in about a second
 _REMOVE = "write one, or remove the row (.filter)"
 
 # a data set of a trainer: its name in messages, itself, and its first rows
@@ -46,16 +45,16 @@ def read_rows(args: CreditConfig, given: dict[str, Any]) -> list[FirstRows]:
     return [one for one in sets if one[2]]
 
 
-def context_of(args: CreditConfig, config: PreTrainedConfig) -> int | None:
+def context_of(trainer: GRPOTrainer, config: PreTrainedConfig) -> int | None:
     """Tokens that prompt and response may have together; `None` if neither engine nor model says so."""
-    own = (args.use_vllm and args.vllm_max_model_length) or None
+    own = (trainer.use_vllm and trainer.args.vllm_max_model_length) or None
     return own or getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def limit_to_context(trainer: GRPOTrainer) -> None:
     """Has transformers end responses where the context ends, if they may have all of it: `max_completion_length=None`.
     vLLM always does so."""
-    context = context_of(trainer.args, trainer.model.config)
+    context = context_of(trainer, trainer.model.config)
     if trainer.args.max_completion_length == context and not trainer.use_vllm:
         trainer.generation_config.update(max_new_tokens=None, max_length=context)
         trainer.generation_kwargs.update(max_new_tokens=None, max_length=context)
@@ -76,9 +75,13 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
     Raises:
         ValueError: one line with what is wrong, its data set and row, and the fix.
     """
-    args, given, context = trainer.args, trainer.given, context_of(trainer.args, trainer.model.config)
+    args, given, context = trainer.args, trainer.given, context_of(trainer, trainer.model.config)
     _check_generation(args)
-    most = args.max_completion_length or 1
+    named = trainer.model.named_parameters()  # of which an adapter that TRL keeps as the reference is never active
+    if not any(p.requires_grad and ".ref." not in name for name, p in named):
+        load = "load the adapter with PeftModel.from_pretrained(…, is_trainable=True)"
+        fix = load if isinstance(trainer.model, PeftModel) else "call model.requires_grad_(True)"
+        raise ValueError(f"no parameter of the model requires a gradient, so the run would change nothing: {fix}.")
     if args.max_completion_length is None:  # the engine ends a response where the context does
         if context is None:
             what = "max_completion_length=None means the rest of the context, and the model's config has no"
@@ -90,7 +93,7 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
     trainer.processing_class = given["processing_class"] or (None if trainer._is_vlm else trainer._tokenizer)
     for what, data, rows in sets:
         if what == "train_dataset" and isinstance(data, IterableDataset):  # need not be read again
-            trainer.first_rows, trainer._read_stream = rows, data
+            trainer.first_rows = rows
         if overrides or given["rollout_func"] is not None:  # what becomes of a row is not TRL's
             continue
         if "prompt" in rows[0]:
@@ -99,29 +102,10 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
                 if (fault := _fault(prompt, prompts[0])) is not None:
                     raise ValueError(f"{what}, row {i}: column 'prompt' {fault}.")
             if trainer.processing_class is not None and not {"image", "images", "environment"} & rows[0].keys():
-                _check_tokens(trainer, what, prompts, first=len(rows), most=most, context=context or math.inf)
+                _check_tokens(trainer, what, prompts, first=len(rows), context=context or math.inf)
         elif given["environment_factory"] is None:
             fix = f"rename the one with the prompts: {what}.rename_column({next(iter(rows[0]))!r}, 'prompt')"
             raise ValueError(f"{what} has no column 'prompt', only {', '.join(map(repr, rows[0]))}: {fix}.")
-
-
-def check_trains(trainer: ResumableTrainer) -> None:
-    """Checks that the optimizer, which is made now or was given, trains parameters of the model.
-
-    Raises:
-        ValueError: the run would change nothing.
-    """
-    named = trainer.model.named_parameters()  # of which an adapter that TRL keeps as the reference is never active
-    trained = {id(p) for name, p in named if p.requires_grad and ".ref." not in name}
-    if not trained:
-        load = "load the adapter with PeftModel.from_pretrained(…, is_trainable=True)"
-        fix = load if isinstance(trainer.model, PeftModel) else "call model.requires_grad_(True)"
-        raise ValueError(f"no parameter of the model requires a gradient, so the run would change nothing: {fix}.")
-    if trainer.layout != "plain" or updates_in_backward(trainer):
-        return  # the optimizer has other tensors than the model
-    if trained.isdisjoint(id(p) for group in trainer.optimizer.param_groups for p in group["params"]):
-        what = "the optimizer has no parameter of the model that requires a gradient, so the run would change nothing"
-        raise ValueError(f"{what}: make it of the parameters of trainer.model, or leave `optimizers` out.")
 
 
 def _check_generation(args: CreditConfig) -> None:
@@ -146,31 +130,31 @@ def _prompts(data: Any, rows: list[dict[str, Any]]) -> list[Any]:
 
 def _fault(prompt: Any, first: Any) -> str | None:
     """What is wrong with a prompt, given that of row 0, and the fix."""
-    if not isinstance(prompt, str):
-        if not prompt or not are_messages(prompt):
-            what = f"holds {prompt!r:.60} (a {type(prompt).__name__})"
-            return f"{what}, not text or messages with `role` and `content`: {_REMOVE}"
-        if any(message["content"] is None and not message.get("tool_calls") for message in prompt):
-            return f"has a message without content: {_REMOVE}"
-        if prompt[-1]["role"] == "assistant":
-            why = "ends with a message of the assistant, which would stay in the prompt (TRL cannot continue it)"
-            return f"{why}: split it off, prompt = messages[:-1], answer = messages[-1]['content']"
-    is_one_kind = isinstance(prompt, str) is isinstance(first, str)
-    return None if is_one_kind else "is text in some rows and messages in others, as in row 0: make all of one kind"
+    is_text = isinstance(prompt, str)
+    if not is_text and not (prompt and are_messages(prompt)):
+        what = f"holds {prompt!r:.60} (a {type(prompt).__name__})"
+        return f"{what}, not text or messages with `role` and `content`: {_REMOVE}"
+    if is_text is not isinstance(first, str):
+        return "is text in some rows and messages in others, as in row 0: make all of one kind"
+    if is_text:
+        return None
+    if any(message["content"] is None and not message.get("tool_calls") for message in prompt):
+        return f"has a message without content: {_REMOVE}"
+    if prompt[-1]["role"] == "assistant":
+        why = "ends with a message of the assistant, which would stay in the prompt (TRL cannot continue it)"
+        return f"{why}: split it off, prompt = messages[:-1], answer = messages[-1]['content']"
+    return None
 
 
-def _check_tokens(
-    trainer: GRPOTrainer, what: str, prompts: list[Any], *, first: int, most: int, context: float
-) -> None:
+def _check_tokens(trainer: GRPOTrainer, what: str, prompts: list[Any], *, first: int, context: float) -> None:
     """Puts the `first` and the longest prompts, and one of each kind, through TRL's tokenization."""
     sizes = [len(p) if isinstance(p, str) else sum(len(str(m["content"])) for m in p) for p in prompts]
     longest = sorted(range(len(prompts)), key=sizes.__getitem__)[-FIRST_ROWS:]
-    kinds: dict[Any, int] = {}  # of text: what has white space alone; of messages: the roles and types of contents
+    kinds: dict[Any, int] = {}  # the roles of messages, and text of white space alone
     for i, p in enumerate(prompts):
-        text = isinstance(p, str)
-        kinds.setdefault((not p.strip() and p) if text else frozenset((m["role"], type(m["content"])) for m in p), i)
+        kinds.setdefault(not p.strip() if isinstance(p, str) else frozenset(m["role"] for m in p), i)
     read, widest = {"assistant", "tool"}, (0, 0)
-    for i in dict.fromkeys([*range(first), *longest, *[*kinds.values()][:MOST_KINDS]]):
+    for i in dict.fromkeys([*range(first), *longest, *kinds.values()]):
         prompt, where = prompts[i], f"{what}, row {i}: "
         if not (ids := _ids(trainer, prompt, where)):
             raise ValueError(f"{where}the prompt {prompt!r:.60} has no tokens: {_REMOVE}.")
@@ -186,8 +170,8 @@ def _check_tokens(
                 fault = f"the chat template does not read the content of message {n} (role {role!r})"
                 raise ValueError(f"{where}{fault}: write it as text, under a role that the template knows.")
     size, where = widest[0], f"{what}, row {-widest[1]}: "
-    room = room_after(size, context, where=where)
-    if most <= room or trainer.args.rollouts != "none":  # segments are cut at the context
+    room, most = room_after(size, context, where=where), trainer.max_completion_length
+    if most <= room or most == context or trainer.args.rollouts != "none":  # segments are cut at the context
         return
     text = f"{where}the prompt of {size} tokens and max_completion_length={most} exceed the context of "
     text += f"{context} tokens: set max_completion_length={room} or None (the rest of the context), or remove the row"
@@ -202,11 +186,6 @@ def _ids(trainer: GRPOTrainer, prompt: Any, where: str) -> list[int]:
     try:
         return list(GRPOTrainer._tokenize_prompts(trainer, [prompt])[0][0])
     except Exception as error:  # a template may raise anything
-        if isinstance(prompt, str):
-            raise
-        roles = ", ".join(dict.fromkeys(message["role"] for message in prompt))
+        what = f"{where}the chat template does not render the prompt ({type(error).__name__}: {one_line(error):.200})"
         fix = "write each content as text, under a role that the template knows, or set tokenizer.chat_template"
-        if getattr(trainer.processing_class, "chat_template", None) is None:
-            fix = "there is none: set tokenizer.chat_template and give it as processing_class, or write prompts as text"
-        what = f"the chat template does not render the prompt with the roles {roles}"
-        raise ValueError(f"{where}{what} ({type(error).__name__}: {one_line(error):.200}): {fix}.") from error
+        raise ValueError(f"{what}: {fix}.") from error

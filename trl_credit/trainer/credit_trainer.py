@@ -36,10 +36,10 @@ from ..loss.normalizer import Normalizer
 from ..observe.meter import Meter, is_logged_step
 from ..passes.reduced import make_passes
 from ..presets import Preset
-from ..rewards.guard import guard_rollout
-from ..rollouts.forest import Forest
+from ..rewards.guard import guard_rewards, guard_rollout
+from ..rollouts.forest import Trees
 from ..rollouts.groups import make_source
-from ..rollouts.sources import GenerationBatch, Responses, Trees
+from ..rollouts.sources import GenerationBatch, Responses
 from ..runs.object_state import ObjectState
 from ..runs.resumable import ResumableTrainer
 from ..support.signals import let_threads_finish
@@ -49,7 +49,7 @@ from . import adapters, before_run, refusals
 from .batch_steps import BatchSteps
 from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
-from .environments import guarded_rewards
+from .environments import Environments, step_rewards
 from .observers import add_observers, console_closed, note_sample
 from .overrides import OF_LOSS, Overrides, override_of
 from .probes import Probes
@@ -141,10 +141,14 @@ class CreditTrainer(ResumableTrainer):
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
         quiet_old_names()
-        refusals.check_arguments(args, kwargs, model, reward_funcs, wanted=self.config_class)
+        refusals.check_arguments(args, kwargs, wanted=self.config_class)
         refusals.check_overrides(type(self), CreditTrainer)
         self._first_rows = before_run.read_rows(args, kwargs)
-        guarded, environments = guarded_rewards(self, reward_funcs, args, kwargs, self._first_rows)
+        environments = Environments(self, args)
+        rows = refusals.reward_rows(args, kwargs, self._first_rows)
+        guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=rows, ledger=environments.ledger)
+        if not reward_funcs and kwargs.get("environment_factory") is not None:
+            guarded = [step_rewards]  # until it is known whether the environments have any
         super().__init__(adapters.with_adapter(model, args, kwargs), guarded, args, **kwargs)
         environments.settle()
         self._meter = Meter(self._metrics, self.processes, lambda: self.model.training)
@@ -176,10 +180,6 @@ class CreditTrainer(ResumableTrainer):
         super().create_accelerator_and_postprocess()
         before_run.check(self, self._first_rows)  # TRL has a tokenizer and tools now
 
-    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
-        before_run.check_trains(self)  # the optimizer is made now
-        return super().create_scheduler(*args, **kwargs)
-
     def add_callback(self, callback: type[TrainerCallback] | TrainerCallback) -> None:
         """As in `Trainer`. The callback `results` stays last, after those that add to it."""
         super().add_callback(callback)
@@ -193,8 +193,8 @@ class CreditTrainer(ResumableTrainer):
         return self._train_source if self.model.training else self._eval_source
 
     @property
-    def forest(self) -> Forest | None:  # `None` without trees
-        return self._train_source.forest if isinstance(self._train_source, Trees) else None
+    def forest(self) -> Trees | None:  # `None` without trees
+        return self._train_source if isinstance(self._train_source, Trees) else None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in [`ResumableTrainer`]; on the CPU, a small model trains on one thread."""
@@ -207,13 +207,12 @@ class CreditTrainer(ResumableTrainer):
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         meter, start = self._meter, time.perf_counter()
-        self.overrides.enter("training_step", "_prepare_inputs", "_compute_loss")
+        self.overrides.ran.add("training_step")
         with meter.timer.timed("train"):
             self._rollout_log.before()
             try:
                 with meter.step():
                     loss = super().training_step(*args, **kwargs)
-                self.overrides.require("_prepare_inputs", "_compute_loss")
             except _SkippedUpdate:
                 loss = torch.zeros((), device=self.processes.device)
                 self._count_micro_batch(time.perf_counter() - start)
@@ -241,8 +240,9 @@ class CreditTrainer(ResumableTrainer):
 
     def _prepare_inputs(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         before = self._buffered_inputs
-        self.overrides.enter("_prepare_inputs", "_generate_and_score_completions")
+        self.overrides.ran.discard("_generate_and_score_completions")
         inputs = super()._prepare_inputs(*args, **kwargs)
+        self.overrides.ran.add("_prepare_inputs")
         if not self.model.training or self._buffered_inputs is before:
             return inputs
         self.overrides.require("_generate_and_score_completions")
@@ -250,7 +250,7 @@ class CreditTrainer(ResumableTrainer):
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self.overrides.enter("_generate_and_score_completions")
+        self.overrides.ran.add("_generate_and_score_completions")
         made = self.make_batch(inputs)
         if self.model.training:  # an evaluation between two updates must not change the training batch
             self._rollout_log.sampled(made, made.examples or inputs)
@@ -276,12 +276,7 @@ class CreditTrainer(ResumableTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         training = self.model.training
-        self.overrides.enter("_compute_loss")
-        if training and self.is_in_train:
-            self.overrides.require("training_step", "_prepare_inputs")
-        if inputs[keys.COMPLETION_IDS].size(1) == 0:
-            what = "every completion of this micro-batch is empty (completion_ids of shape (B, 0))"
-            raise ValueError(f"{what}: have generation or rollout_func return at least the end-of-sequence token.")
+        self.overrides.ran.add("_compute_loss")
         if training and inputs.get(keys.NO_UPDATE):
             raise _SkippedUpdate
         if training and self._passes.skips(inputs, is_logged=self._rollout_log.is_due):

@@ -9,34 +9,27 @@ from typing import Any
 
 import torch
 from accelerate.logging import get_logger
-from tqdm.auto import tqdm
 from trl import GRPOTrainer
-from trl.chat_template_utils import parse_response
-from trl.data_utils import is_conversational
 
 from ..config import CreditConfig
 from ..loss import keys
 from ..loss.assignment import known_or
-from ..loss.batch import Batch
+from ..loss.batch import Batch, segment_ratio
 from ..observe.meter import Meter
-from ..rewards.steps import StepLedger
 from ..rollouts.forest import can_pack
 from ..rollouts.policy import Continuation, Plan
+from ..rollouts.replay import Row, padded_rows
 from ..rollouts.returns import StepScores, return_advantages, shown_rewards
 from ..runs.resumable import ResumableTrainer
-from .before_run import limit_to_context, room_after
-from .decoding import decode_rows
-from .engine_calls import GETS_COUNT, PerPrompt, prefilled_once, temporarily, token_bar
+from .before_run import context_of, limit_to_context, room_after
+from .engine_calls import GETS_COUNT, PerPrompt, prefilled_once, temporarily
 from .environments import Environments
-from .logps import TrlLogps
 from .scoring import TrlScoring
 from .trl_log import TrlLog
 from .turn_rollouts import Conversations, TurnRollouts
 
 
 logger = get_logger(__name__)
-
-PROGRESS_DELAY = 4.0  # seconds before a progress bar of rollouts appears
 
 
 @dataclass
@@ -70,7 +63,7 @@ class TrlEngine:
             Its generation, rewards and forward pass are used.
         meter ([`~trl_credit.observe.meter.Meter`]):
             Logs what is measured while sampling.
-        environments ([`Environments`], *optional*):
+        environments ([`Environments`]):
             Those of the trainer, with the ledger of its reward functions.
 
     Attributes:
@@ -84,22 +77,18 @@ class TrlEngine:
             Set while TRL samples a batch.
     """
 
-    def __init__(self, trainer: ResumableTrainer, meter: Meter, environments: Environments | None = None) -> None:
+    def __init__(self, trainer: ResumableTrainer, meter: Meter, environments: Environments) -> None:
         self._trainer, self.meter, self.processes = trainer, meter, trainer.processes
         self.args: CreditConfig = trainer.args
         self.pad_token_id: int = trainer._tokenizer.pad_token_id
         self.sampling: SamplePass | None = None
         self.log = TrlLog(trainer, meter)
         self.record, self.timed = self.log.record, meter.timed
-        self._environments = Environments(trainer, StepLedger()) if environments is None else environments
-        self._scoring = TrlScoring(trainer, meter, self.decode_responses, self._environments.ledger)
-        self.score_responses = self._scoring.of_responses
-        self._turn_rollouts = TurnRollouts(trainer, self._environments, self._scoring, self.continue_prefixes)
-        self._conversations: Conversations | None = None  # the last batch
-        self._logps = TrlLogps(trainer)
-        self.behavior_logps, self.row_logps = self._logps.of_batch, self._logps.of_rows
-        self.correct_by_segment = self._logps.correct_by_segment
+        self._environments, self._scoring = environments, TrlScoring(trainer, meter, environments)
+        self.score_responses, self.decode_responses = self._scoring.of_responses, self._scoring.decode_responses
         self.total_reward, self.correct_reward = self._scoring.total, self._scoring.correct
+        self._turn_rollouts = TurnRollouts(trainer, self._scoring, self.continue_prefixes)
+        self._conversations: Conversations | None = None  # of the last batch
         limit_to_context(trainer)
 
     @property
@@ -126,6 +115,8 @@ class TrlEngine:
     def _model(self) -> torch.nn.Module:
         return self._trainer.accelerator.unwrap_model(self._trainer.model)
 
+    # A batch
+
     def sample(self, inputs: list[dict[str, Any]], *, planned: Plan | None = None) -> Batch:
         """TRL's batch of rows of the data set, or of `planned` rows instead of what TRL would generate. Collective.
 
@@ -133,18 +124,19 @@ class TrlEngine:
         """
         self.log.begin_call(len(inputs) * self.processes.count)
         self._environments.begin_batch()
-        with temporarily(self, sampling=SamplePass(planned)):
-            with self.timed("generate"), temporarily(self._trainer, **self._around_hooks()):
+        sampling = SamplePass(planned)
+        with temporarily(self, sampling=sampling):
+            with self.timed("generate"), temporarily(self._trainer, **self._hooks(planned)):
                 output = GRPOTrainer._generate_and_score_completions(self._trainer, inputs)
-            self.sampling.engine_logps = None  # only for TRL's own pass
-            read = {keys.OLD_EXPERTS: self.sampling.experts_t, keys.REF_ENTROPIES: self.sampling.entropy_t}
+            sampling.engine_logps = None  # only for TRL's own pass
+            read = {keys.OLD_EXPERTS: sampling.experts_t, keys.REF_ENTROPIES: sampling.entropy_t}
             output |= {key: x_t for key, x_t in read.items() if x_t is not None}
-            rewards = self.sampling.rewards_per_func
+            rewards, scores = sampling.rewards_per_func, sampling.scores
             batch = Batch(
                 output, self.total_reward(rewards), rewards, self.correct_reward(rewards), self.processes.rank
             )
-            self._scoring.log_range(batch.rewards)
-            if (scores := self.sampling.scores) is not None:
+            self.log.reward_range(batch.rewards)
+            if scores is not None:
                 if (step_reward_t := shown_rewards(scores, width=batch.width)) is not None:
                     output[keys.STEP_REWARDS] = step_reward_t.to(self.processes.device)
                 if self.args.returns != "outcome":
@@ -152,39 +144,25 @@ class TrlEngine:
             if self.args.behavior_logps == "sampler":
                 self._take_sampled_logps(batch)
             if planned is None:
-                self._logps.correct_by_turn(batch)
+                self._correct_by_turn(batch)
             return batch
 
-    def _take_sampled_logps(self, batch: Batch) -> None:
-        """Uses the engine's log-probabilities as π_old."""
-        if batch.sampling_logp_t is not None:
-            if self.processes.max(int(batch.sampling_logp_t.isnan().any())):
-                self.fill_old_logps(batch)  # for tokens without an engine log-probability; the plan is still set here
-            batch.old_logp_t = known_or(batch.sampling_logp_t, batch.old_logp_t)
-        if batch.engine_ratio_t is not None:  # π_old is what sampled: nothing to correct
-            batch.engine_ratio_t = torch.ones_like(batch.engine_ratio_t)
-
-    def fill_old_logps(self, batch: Batch) -> None:
-        """Makes the pass for π_old, which TRL skips when the policy cannot have moved. Collective."""
-        if batch.old_logp_t is None:
-            batch.old_logp_t = self.behavior_logps(batch.data)
-
-    # TRL's hooks while a batch is sampled: around the methods that the trainer's class has, or a subclass overrides
-
-    def _around_hooks(self) -> dict[str, Callable]:
-        hooks = {"_generate": self._generate, "_generate_single_turn": self._generate_turn}
-        hooks["_calculate_rewards"] = self._score
-        around = {name: functools.partial(hook, getattr(self._trainer, name)) for name, hook in hooks.items()}
-        if (plan := self.sampling.plan) is None:
-            return around
+    def _hooks(self, plan: Plan | None) -> dict[str, Callable]:
+        """Methods of the trainer while TRL samples a batch: around those that its class has, or a subclass
+        overrides."""
+        trainer, sampling = self._trainer, self.sampling
+        if plan is None:
+            hooks = {"_generate": self._generate, "_generate_single_turn": self._generate_turn}
+            hooks["_calculate_rewards"] = self._score
+            return {name: functools.partial(hook, getattr(trainer, name)) for name, hook in hooks.items()}
         # rows are made already, and rewards are those of the responses that are logged: no override sees segments
-        rows, self.sampling.rewards_per_func = plan.rows, plan.rewards.to(self.processes.device)
+        rows, sampling.rewards_per_func = plan.rows, plan.rewards.to(self.processes.device)
         logps = None if rows[0].sampling_logps is None else [list(row.sampling_logps) for row in rows]
         return {
-            "_generate": functools.partial(self._generate, functools.partial(GRPOTrainer._generate, self._trainer)),
+            "_generate": functools.partial(self._generate, functools.partial(GRPOTrainer._generate, trainer)),
             "_tokenize_prompts": lambda *args: ([list(row.prompt_ids) for row in rows], None, {}),
             "_generate_single_turn": lambda *args, **kwargs: ([list(row.completion_ids) for row in rows], logps),
-            "_calculate_rewards": lambda *args: self.sampling.rewards_per_func,
+            "_calculate_rewards": lambda *args: sampling.rewards_per_func,
         }
 
     def _generate_turn(self, generate: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -204,6 +182,18 @@ class TrlEngine:
             self.sampling.engine_logps = output[4]
         return output
 
+    def _score(self, calculate: Callable, *args: Any) -> torch.Tensor:
+        """Rewards (N, functions) of the batch that TRL samples: what `calculate` returns. Collective."""
+        sampling = self.sampling
+        sampling.rewards_per_func, sampling.scores = self._scoring.of_batch(
+            calculate, *args, written=sampling.written, end_tokens=self._end_tokens
+        )
+        if snapshots := self._environments.snapshots:
+            self._conversations = Conversations(*args[:3], written=sampling.scores.written, snapshots=snapshots)
+        return sampling.rewards_per_func
+
+    # Log-probabilities under the policy that sampled
+
     def engine_logps(self, width: int) -> torch.Tensor | None:
         """The engine's log-probabilities, shape (B, `width`), where they replace TRL's pass for π_old; `None` where
         they do not, or a process does not know them all."""
@@ -218,23 +208,80 @@ class TrlEngine:
             return None
         return padded
 
-    def _score(self, calculate: Callable, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Rewards (N, functions) of the batch that TRL samples: what `calculate` returns. Collective."""
-        with temporarily(self._environments.ledger, written=self.sampling.written):
-            rewards = self._scoring.of_batch(calculate, *args, **kwargs)
-            self._environments.check_read()
-            scores = self._scoring.step_scores(*args, ends=self._end_tokens, **kwargs)
-        scores.states = self._environments.states(scores.written)
-        if snapshots := self._environments.snapshots:
-            self._conversations = Conversations(*args[:3], written=scores.written, snapshots=snapshots)
-        self.sampling.scores, self.sampling.rewards_per_func = scores, rewards
-        return rewards
+    def _take_sampled_logps(self, batch: Batch) -> None:
+        """Uses the engine's log-probabilities as π_old."""
+        if batch.sampling_logp_t is not None:
+            if self.processes.max(int(batch.sampling_logp_t.isnan().any())):
+                self.fill_old_logps(batch)  # for tokens without an engine log-probability; the plan is still set here
+            batch.old_logp_t = known_or(batch.sampling_logp_t, batch.old_logp_t)
+        if batch.engine_ratio_t is not None:  # π_old is what sampled: nothing to correct
+            batch.engine_ratio_t = torch.ones_like(batch.engine_ratio_t)
+
+    def fill_old_logps(self, batch: Batch) -> None:
+        """Makes the pass for π_old, which TRL skips when the policy cannot have moved. Collective."""
+        if batch.old_logp_t is None:
+            batch.old_logp_t = self.behavior_logps(batch.data)
+
+    @torch.no_grad()
+    def behavior_logps(self, batch: dict[str, Any]) -> torch.Tensor:
+        """Log-probabilities (nats) of TRL's batch under the current policy, shape (B, T). Collective."""
+        trainer, args = self._trainer, self.args
+        training = trainer.model.training
+        return trainer._get_per_token_logps_and_entropies(
+            trainer.model,
+            torch.cat([batch[keys.PROMPT_IDS], batch[keys.COMPLETION_IDS]], dim=1),
+            torch.cat([batch[keys.PROMPT_MASK], batch[keys.COMPLETION_MASK]], dim=1),
+            batch[keys.COMPLETION_IDS].size(1),
+            batch_size=args.per_device_train_batch_size if training else args.per_device_eval_batch_size,
+            **{key: batch[key] for key in keys.FORWARD if key in batch},
+        )[0]
+
+    def row_logps(self, rows: Sequence[Row], *, at_once: int) -> list[list[float]]:
+        """See [`~trl_credit.rollouts.policy.Policy`]. Rows of similar length share a pass, with little padding."""
+        order = sorted(range(len(rows)), key=lambda i: (len(rows[i].completion_ids), len(rows[i].prompt_ids)))
+        logps_of: list[list[float]] = [[]] * len(rows)
+        end = (self._trainer._tokenizer.eos_token_id,)
+        filler = Row("", end, end, (0.0,), (-1,))
+        for i in range(0, self.processes.max(-(-len(rows) // at_once)) * at_once, at_once):
+            part = order[i : i + at_once]
+            batch = padded_rows([rows[k] for k in part] or [filler], pad_token_id=self.pad_token_id)
+            logps = self.behavior_logps({name: x.to(self.processes.device) for name, x in batch.items()}).tolist()
+            for k, logp in zip(part, logps, strict=False):
+                logps_of[k] = logp[: len(rows[k].completion_ids)]
+        return logps_of
+
+    def correct_by_segment(self, batch: Batch) -> None:
+        """Replaces TRL's correction for the engine, per row, by one per segment."""
+        self._correct(batch, batch.segment_ids, average=False)
+
+    def _correct_by_turn(self, batch: Batch) -> None:
+        """Replaces TRL's correction for the engine, per row, by the mean over each turn, where weights are per turn.
+
+        The correction has the shape (B, T) then, also in a batch without turns, where it stays TRL's.
+        """
+        is_per_row = self._trainer.vllm_importance_sampling_mode.startswith("sequence")
+        if batch.engine_ratio_t is None or not is_per_row or not self.args.corrects_by_turn:
+            return
+        if batch.turn_ids is None or self.args.behavior_logps == "sampler":
+            batch.engine_ratio_t = batch.engine_ratio_t.expand_as(batch.written_t).contiguous()
+        else:
+            self._correct(batch, batch.turn_ids, average=True)
+
+    def _correct(self, batch: Batch, part_ids: torch.Tensor, *, average: bool) -> None:
+        trainer = self._trainer
+        batch.engine_ratio_t = segment_ratio(
+            batch.old_logp_t,
+            batch.sampling_logp_t,
+            segment_ids=part_ids,
+            mode=trainer.vllm_importance_sampling_mode,
+            average=average,
+            low=trainer.vllm_importance_sampling_clip_min,
+            high=trainer.vllm_importance_sampling_clip_max,
+        )
 
     # Continuations
 
-    def continue_prefixes(
-        self, prefixes: Sequence[list[int]], *, n: int, budgets: list[int], label: str = "rollouts"
-    ) -> list[Continuation]:
+    def continue_prefixes(self, prefixes: Sequence[list[int]], *, n: int, budgets: list[int]) -> list[Continuation]:
         """`n` continuations of each prefix by the current policy, those of one prefix together. Collective.
 
         One engine call, or as many as `rollout_batch_size` requires. With several calls, the prefixes with the largest
@@ -260,18 +307,17 @@ class TrlEngine:
         parts = [order[i : i + size] for i in range(0, count * size, size)]
         if count > 1:
             most = max_of_each([x for p in parts for x in (len(p), max((budgets[k] for k in p), default=1))])
-        found: list[list[Continuation]] = [[]] * len(prefixes)
-        hidden = self.args.disable_tqdm or not self.processes.is_main
-        bar = functools.partial(tqdm, desc=label, leave=False, delay=PROGRESS_DELAY, disable=hidden)
-        for part, wanted, limit in zip(parts, most[::2], most[1::2], strict=False):
-            given = {"n": n, "budgets": [budgets[k] for k in part], "most": wanted, "limit": limit}
-            written = self._continue_once([prefixes[k] for k in part], **given, bar=bar)
-            if len(written) != n * len(part):
-                what = f"the generation engine returned {len(written)} continuations, not {n * len(part)}"
+        by_prefix: list[list[Continuation]] = [[]] * len(prefixes)
+        for part, width, limit in zip(parts, most[::2], most[1::2], strict=False):
+            continuations = self._continue_once(
+                [prefixes[k] for k in part], n=n, budgets=[budgets[k] for k in part], most=width, limit=limit
+            )
+            if len(continuations) != n * len(part):
+                what = f"the generation engine returned {len(continuations)} continuations, not {n * len(part)}"
                 raise RuntimeError(f"{what}: see its messages, and lower rollout_batch_size if it ran out of memory.")
             for place, k in enumerate(part):
-                found[k] = written[place * n : (place + 1) * n]
-        return [continuation for of_prefix in found for continuation in of_prefix]
+                by_prefix[k] = continuations[place * n : (place + 1) * n]
+        return [continuation for of_prefix in by_prefix for continuation in of_prefix]
 
     @property
     def _limits_each_prefix(self) -> bool:
@@ -288,50 +334,41 @@ class TrlEngine:
         return not gathers and can_pack(self._model.config)
 
     def _continue_once(
-        self,
-        prefixes: list[list[int]],
-        *,
-        n: int,
-        budgets: list[int],
-        most: int,
-        limit: int,
-        bar: functools.partial,
+        self, prefixes: list[list[int]], *, n: int, budgets: list[int], most: int, limit: int
     ) -> list[Continuation]:
         """One engine call. No process has more prefixes than `most`, nor a larger budget than `limit`.
 
         TRL's call gives all prompts that one limit: a continuation is cut where it exceeds its own budget.
         """
-        trainer, wanted, alone = self._trainer, len(prefixes), self._limits_each_prefix
+        trainer, count, alone = self._trainer, len(prefixes), self._limits_each_prefix
         # a process without work still takes part, and a shared engine needs equal shares
-        missing = max(1 - wanted, 0) if alone or not self.use_vllm else most - wanted
-        filler = prefixes[:1] or [[trainer._tokenizer.eos_token_id]]
-        prefixes = [*prefixes, *filler * missing]
-        budgets = [*budgets, *[1] * missing]
+        missing = max(1 - count, 0) if alone or not self.use_vllm else most - count
+        prefixes = [*prefixes, *(prefixes[:1] or [[trainer._tokenizer.eos_token_id]]) * missing]
         with contextlib.ExitStack() as stack:
             if alone:
-                # vLLM divides by the elapsed time of the bar, which a hidden bar does not measure
-                show = False if bar.keywords["disable"] else bar
-                llm = PerPrompt(trainer.vllm_generation.llm, n=n, budgets=budgets, show=show)
+                llm = PerPrompt(trainer.vllm_generation.llm, n=n, budgets=[*budgets, *[1] * missing])
                 stack.enter_context(temporarily(trainer.vllm_generation, llm=llm))
-                repeated = prefixes
             else:
-                repeated = [prefix for prefix in prefixes for _ in range(n)]
+                prefixes = [prefix for prefix in prefixes for _ in range(n)]
                 stack.enter_context(temporarily(trainer, num_generations=n))  # read there by older TRL
                 if self.use_vllm:
                     stack.enter_context(temporarily(trainer.vllm_generation, max_completion_length=limit))
                 else:
                     stack.enter_context(temporarily(trainer.generation_config, max_new_tokens=limit, max_length=None))
-                    stack.enter_context(token_bar(self._model, bar, limit))
                     if n > 1 and self.prefills_once:
                         stack.enter_context(prefilled_once(self._model, n=n))
-            count = [n] if GETS_COUNT else []
-            ids, logps = trainer._generate_single_turn(repeated, None, {}, *count)
-        found = []
-        for i in range(wanted * n):
+            ids, logps = trainer._generate_single_turn(prefixes, None, {}, *([n] if GETS_COUNT else []))
+        continuations = []
+        for i in range(count * n):
             budget = budgets[i // n]
             known = logps and [math.nan if x is None else x for x in logps[i][:budget]]
-            found.append(Continuation(list(ids[i][:budget]), known))
-        return found
+            continuations.append(Continuation(list(ids[i][:budget]), known))
+        return continuations
+
+    def continue_turns(self, places: Sequence[tuple[int, int]], **given: Any) -> tuple[torch.Tensor, list[list[int]]]:
+        """Continues conversations of the last batch, see
+        [`~trl_credit.trainer.turn_rollouts.TurnRollouts.continue_from`]."""
+        return self._turn_rollouts.continue_from(self._conversations, places, **given)
 
     # Tokens
 
@@ -342,23 +379,6 @@ class TrlEngine:
     def decode(self, ids: list[int]) -> str:
         """Text of token ids, without special tokens."""
         return self._trainer._tokenizer.decode(ids, skip_special_tokens=True)
-
-    def decode_responses(self, prompts: list, completion_ids: list[list[int]]) -> list:
-        """Responses in the form that reward functions get them: texts, or messages where prompts are conversations."""
-        if not prompts:
-            return []
-        tokenizer, is_chat = self._trainer._tokenizer, is_conversational({"prompt": prompts[0]})
-        schemas = ("response_template", "response_schema")
-        if is_chat and any(getattr(tokenizer, name, None) is not None for name in schemas):
-            pairs = zip(completion_ids, self.tokenize(prompts), strict=True)
-            return [[parse_response(tokenizer, ids, prefix=prefix)] for ids, prefix in pairs]
-        texts = decode_rows(self._trainer.processing_class, completion_ids)
-        return [[{"role": "assistant", "content": text}] for text in texts] if is_chat else texts
-
-    def continue_turns(self, places: Sequence[tuple[int, int]], **given: Any) -> tuple[torch.Tensor, list[list[int]]]:
-        """Continues conversations of the last batch, see
-        [`~trl_credit.trainer.turn_rollouts.TurnRollouts.continue_from`]."""
-        return self._turn_rollouts.continue_from(self._conversations, places, **given)
 
     def is_finished(self, ids: Sequence[int], budget: int) -> bool:
         """Whether a continuation ended by itself: at an end token, or (a stop string) within its budget."""
@@ -372,10 +392,5 @@ class TrlEngine:
 
     def remaining_budget(self, prompt_length: int, written: int) -> int:
         """Tokens that a response may have after `written`, by `max_completion_length` and the model's context."""
-        left = self._trainer.max_completion_length - written
-        context = (self.use_vllm and self.args.vllm_max_model_length) or self._context
+        left, context = self._trainer.max_completion_length - written, context_of(self._trainer, self._model.config)
         return left if context is None else min(left, room_after(prompt_length, context) - written)
-
-    @functools.cached_property
-    def _context(self) -> int | None:
-        return getattr(self._model.config.get_text_config(), "max_position_embeddings", None)

@@ -1,7 +1,6 @@
 """Context managers around single calls of TRL's generation engine."""
 
 import contextlib
-import functools
 import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,18 +17,17 @@ GETS_COUNT = "num_generations" in inspect.signature(GRPOTrainer._generate_single
 class PerPrompt:
     """Wraps TRL's colocated vLLM during one call: `n` samples per request, and a token budget for each."""
 
-    def __init__(self, llm: Any, *, n: int, budgets: Sequence[int], show: Any) -> None:
-        self._llm, self._n, self._budgets, self._show = llm, n, budgets, show
+    def __init__(self, llm: Any, *, n: int, budgets: Sequence[int]) -> None:
+        self._llm, self._n, self._budgets = llm, n, budgets
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
 
     def generate(self, prompts: list, sampling_params: Any, **kwargs: Any) -> Any:
-        own = []
-        for budget in self._budgets:
-            own.append(sampling_params.clone())
-            own[-1].n, own[-1].max_tokens = self._n, budget
-        return self._llm.generate(prompts, sampling_params=own, **{**kwargs, "use_tqdm": self._show})
+        of_prompts = [sampling_params.clone() for _ in self._budgets]
+        for params, budget in zip(of_prompts, self._budgets, strict=True):
+            params.n, params.max_tokens = self._n, budget
+        return self._llm.generate(prompts, sampling_params=of_prompts, **kwargs)
 
 
 @contextlib.contextmanager
@@ -43,18 +41,6 @@ def temporarily(owner: Any, **attributes: Any) -> Iterator[None]:
     finally:
         for name in attributes:
             setattr(owner, name, before[name]) if name in before else delattr(owner, name)
-
-
-@contextlib.contextmanager
-def token_bar(model: nn.Module, bar: functools.partial, limit: int) -> Iterator[None]:
-    """A context in which a progress bar advances with every token position of a call of `generate`."""
-    with bar(total=limit, unit="token") as shown:
-
-        def advance(*_: Any) -> None:  # what a hook returns would replace the model's arguments
-            shown.update()
-
-        with model.register_forward_pre_hook(advance):
-            yield
 
 
 @contextlib.contextmanager
@@ -77,11 +63,14 @@ def prefilled_once(model: nn.Module, *, n: int) -> Iterator[None]:
             return original(**kwargs)
         cache, columns = DynamicCache(config=model.config), slice(ids.size(1) - 1)
         once = mask[::n]
-        # positions as `generate` counts them: without padding in front
-        numbers = (once.cumsum(-1) - 1).clamp(min=0)
-        given = {"input_ids": ids[::n], "attention_mask": once, "position_ids": numbers}
-        given = {name: x[:, columns] for name, x in given.items()}
-        model(**given, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        model(
+            input_ids=ids[::n, columns],
+            attention_mask=once[:, columns],
+            position_ids=(once.cumsum(-1) - 1).clamp(min=0)[:, columns],  # as `generate` counts: without padding
+            past_key_values=cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
         cache.batch_repeat_interleave(n)
         return original(**kwargs, past_key_values=cache)
 

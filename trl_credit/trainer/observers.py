@@ -22,17 +22,15 @@ from ..support.shown import reported
 def add_observers(trainer: ResumableTrainer) -> tuple[RolloutLog, ResultsCallback]:
     """Adds our callbacks to a trainer. A console of ours, or the one that the user gave, replaces transformers' own."""
     default = PrinterCallback if trainer.args.disable_tqdm else DEFAULT_PROGRESS_CALLBACK
-    callbacks = trainer.callback_handler.callbacks
-    for added in [callback for callback in callbacks if type(callback) is default][-1:]:
-        trainer.remove_callback(added)  # the last one is transformers' own, after those of the user
+    for shown in [one for one in trainer.callback_handler.callbacks if type(one) is default][-1:]:
+        trainer.remove_callback(shown)  # the last one is transformers' own, after those of the user
     if not _consoles(trainer):
         trainer.add_callback(ConsoleCallback(trainer))
     trainer.add_callback(NoSignalWarning(trainer._metrics["train"]))
     if has_selector(trainer.args):
         trainer.add_callback(SelectorWarning(trainer._metrics["train"]))
-    for part in trainer.stateful:
-        if isinstance(part, PromptOrder):
-            trainer.add_callback(PromptRatesFile(part))
+    for order in [part for part in trainer.stateful if isinstance(part, PromptOrder)]:
+        trainer.add_callback(PromptRatesFile(order))
     rollout_log, results = RolloutLog(trainer), ResultsCallback(trainer)
     trainer.add_callback(rollout_log)
     trainer.add_callback(results)

@@ -28,30 +28,28 @@ class Overrides(TrainerCallback):
 
     Args:
         trainer (`GRPOTrainer`):
-            Gets this callback. Its methods call `enter` when they run.
+            Gets this callback. Its methods add their names to `ran`.
     """
 
     def __init__(self, trainer: trl.GRPOTrainer) -> None:
         self._trainer = trainer
-        self._ran: set[str] = set()
+        self.ran: set[str] = set()  # methods of the package that have run in this step
         trainer.add_callback(self)
 
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.ran.clear()
+
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.require("training_step")
-        self._ran.clear()
+        for name in ("training_step", "_prepare_inputs", "_compute_loss"):
+            self.require(name)
 
-    def enter(self, name: str, *inside: str) -> None:
-        """Notes that a method runs, and that those have not run which it calls."""
-        self._ran.add(name)
-        self._ran.difference_update(inside)
-
-    def require(self, *names: str) -> None:
-        """Checks that methods of the package have run in this training step.
+    def require(self, name: str) -> None:
+        """Checks that a method of the package has run in this step.
 
         Raises:
-            TypeError: one has not. The message names the override and the ways out.
+            TypeError: it has not. The message names the override and the ways out.
         """
-        for name in (name for name in names if name not in self._ran):
+        if name not in self.ran:
             labels = [override_of(self._trainer, one) for one in (OF_LOSS if name in OF_LOSS else (name,))]
             who = " or ".join(filter(None, labels)) or f"{type(self._trainer).__name__}.{name}"
             what = f"{who} did not call super() in this training step, which would leave out the credit of"

@@ -8,10 +8,9 @@ so the layers that gradient checkpointing repeats in the backward pass run none.
 import inspect
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-import trl
 from peft import PeftModel
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -32,19 +31,32 @@ _SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multip
 _INDEX = "top_k_index"  # transformers' name for the experts of each token
 
 
-class _Reading(Protocol):
-    """What hooks find in one forward pass over rows of `ids`, whose last `width` tokens are scored."""
+class _Hidden:
+    """The last layer's states from which the tokens were sampled, shape (B, T, H), with their graph.
 
-    def __init__(self, trainer: GRPOTrainer, model: PreTrainedModel, ids: torch.Tensor, width: int) -> None: ...
+    A reading is of one forward pass over rows of `ids`, whose last `width` tokens are scored.
+    """
+
+    def __init__(self, trainer: GRPOTrainer, model: PreTrainedModel, ids: torch.Tensor, width: int) -> None:
+        self._trainer, self._model, self._ids, self._width = trainer, model, ids, width
+        self._parts: list[torch.Tensor] = []  # TRL may cut a batch into several calls
 
     def hook(self, hooks: ExitStack) -> None:
         """Registers the hooks until `hooks` ends."""
+        hooks.enter_context(self._model.base_model.register_forward_hook(self._see))
+
+    def _see(self, module: nn.Module, args: tuple, output: Any) -> None:
+        self._parts.append(self._scored(output[0]))
+
+    def _scored(self, x_t: torch.Tensor) -> torch.Tensor:
+        return x_t[:, :-1][:, -self._width :]
 
     def result(self, logp_t: torch.Tensor) -> torch.Tensor:
         """Shape (B, T, …), given the log-probabilities of the pass, shape (B, T)."""
+        return torch.cat(self._parts)
 
 
-class _EosProbs:
+class _EosProbs(_Hidden):
     """π(EOS) where each token was sampled, at sampling temperature, shape (B, T).
 
     log π(EOS) is the token's log-probability, which TRL computes, plus the difference of their two logits. So the rows
@@ -53,90 +65,55 @@ class _EosProbs:
     collective call of each pass, as TRL makes one itself.
     """
 
-    def __init__(self, trainer: GRPOTrainer, model: PreTrainedModel, ids: torch.Tensor, width: int) -> None:
-        self._model, self._ids, self._width = model, ids, width
-        # before TRL 1.16 only the tokenizer's token ends a response
-        self._ends = getattr(trainer, "eos_token_ids", None) or [trainer._tokenizer.eos_token_id]
-        self._temperature = trainer.temperature
-        self._found: list[torch.Tensor] = []
-
-    def hook(self, hooks: ExitStack) -> None:
-        hooks.enter_context(self._model.base_model.register_forward_hook(self._see))
-
     @torch.no_grad()
     def _see(self, module: nn.Module, args: tuple, output: Any) -> None:
-        hidden = output[0][:, :-1][:, -self._width :]
-        first = sum(map(len, self._found))  # TRL may cut a batch into several calls
+        hidden = self._scored(output[0])
+        first = sum(map(len, self._parts))
         chosen = self._ids[first : first + len(hidden), -self._width :]
         head = self._model.get_output_embeddings()
         weight, bias = head.weight, head.bias
         if isinstance(weight, DTensor):
             weight, bias = weight.full_tensor(), None if bias is None else bias.full_tensor()
+        # before TRL 1.16 only the tokenizer's token ends a response
+        ends = getattr(self._trainer, "eos_token_ids", None) or [self._trainer._tokenizer.eos_token_id]
+
+        def logits(states: torch.Tensor, ids: torch.Tensor | int) -> torch.Tensor:
+            logit = (states * weight[ids]).sum(-1)
+            return (logit if bias is None else logit + bias[ids]) / self._trainer.temperature
+
+        gaps = []  # log π(EOS) − log π(token)
         with maybe_gather_lm_head_ctx(weight, bias):
-            parts = zip(hidden.flatten(0, 1).split(_CHUNK), chosen.flatten().split(_CHUNK), strict=True)
-            gaps = [self._gaps(x, ids, weight, bias) for x, ids in parts]
-        self._found.append(torch.cat(gaps).view(chosen.shape))
-
-    def _gaps(
-        self, hidden: torch.Tensor, chosen: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
-        """log π(EOS) − log π(token), shape (tokens,)."""
-        hidden = hidden.to(weight.device, torch.promote_types(hidden.dtype, torch.float32))
-
-        def logits(ids: torch.Tensor | int) -> torch.Tensor:
-            found = (hidden * weight[ids]).sum(-1)
-            return (found if bias is None else found + bias[ids]) / self._temperature
-
-        ends = torch.stack([logits(end) for end in self._ends])
-        return ends.logsumexp(0) - logits(chosen)
+            for part, ids in zip(hidden.flatten(0, 1).split(_CHUNK), chosen.flatten().split(_CHUNK), strict=True):
+                states = part.to(weight.device, torch.promote_types(part.dtype, torch.float32))
+                end_logits = torch.stack([logits(states, end) for end in ends])
+                gaps.append(end_logits.logsumexp(0) - logits(states, ids))
+        self._parts.append(torch.cat(gaps).view(chosen.shape))
 
     def result(self, logp_t: torch.Tensor) -> torch.Tensor:
-        if not self._found:
-            what = "computed log-probabilities without a call of the model's transformer, so π(EOS) is unknown"
-            raise RuntimeError(f"trl {trl.__version__} {what}: set td_upper_bound=False.")
-        return (logp_t.detach() + torch.cat(self._found).to(logp_t.device)).exp()
+        return (logp_t.detach() + super().result(logp_t).to(logp_t.device)).exp()
 
 
-class _Experts:
+class _Experts(_Hidden):
     """The experts of each layer where each token was sampled, shape (B, T, layers, k), int16."""
 
-    def __init__(self, trainer: GRPOTrainer, model: PreTrainedModel, ids: torch.Tensor, width: int) -> None:
-        self._layers, self._length, self._width = _expert_layers(model), ids.size(1), width
-        self._found: list[list[torch.Tensor]] = [[] for _ in self._layers]
-
     def hook(self, hooks: ExitStack) -> None:
-        for layer, found in zip(self._layers, self._found, strict=True):
+        self._by_layer: list[list[torch.Tensor]] = []
+        for layer in _expert_layers(self._model):
+            self._by_layer.append(parts := [])
 
-            def see(module: nn.Module, args: tuple, kwargs: dict[str, Any], found: list = found) -> None:
+            def see(module: nn.Module, args: tuple, kwargs: dict[str, Any], parts: list = parts) -> None:
                 index = kwargs[_INDEX] if _INDEX in kwargs else args[1]
-                rows = index.view(-1, self._length, index.size(-1))
-                found.append(rows[:, :-1][:, -self._width :].to(torch.int16))
+                rows = index.view(-1, self._ids.size(1), index.size(-1))
+                parts.append(self._scored(rows).to(torch.int16))
 
             hooks.enter_context(layer.register_forward_pre_hook(see, with_kwargs=True))
 
     def result(self, logp_t: torch.Tensor) -> torch.Tensor:
-        return torch.stack([torch.cat(found) for found in self._found], dim=2)
-
-
-class _Hidden:
-    """The last layer's states from which the tokens were sampled, shape (B, T, H), with their graph."""
-
-    def __init__(self, trainer: GRPOTrainer, model: PreTrainedModel, ids: torch.Tensor, width: int) -> None:
-        self._model, self._width = model, width
-        self._states: list[torch.Tensor] = []
-
-    def hook(self, hooks: ExitStack) -> None:
-        hooks.enter_context(self._model.base_model.register_forward_hook(self._see))
-
-    def _see(self, module: nn.Module, args: tuple, output: Any) -> None:
-        self._states.append(output[0][:, :-1][:, -self._width :])
-
-    def result(self, logp_t: torch.Tensor) -> torch.Tensor:
-        return torch.cat(self._states)
+        return torch.stack([torch.cat(parts) for parts in self._by_layer], dim=2)
 
 
 # by the attribute of `LossPass`, and of `SamplePass`, that keeps the result
-_READINGS: dict[str, type[_Reading]] = {"eos_probs": _EosProbs, "experts_t": _Experts, "hidden_t": _Hidden}
+_READINGS = {"eos_probs": _EosProbs, "experts_t": _Experts, "hidden_t": _Hidden}
 
 
 class Probes:
@@ -160,8 +137,11 @@ class Probes:
             raise ValueError(f"{what} that a compiled model may skip: set torch_compile=False.")
         model, reference = self._inner(trainer.model), getattr(trainer, "ref_model", None)
         self._reads_reference = trainer.args.selector == "entropy_reference"
-        if self._reads_reference and reference is not None:
-            _let_compute_entropy(trainer, self._inner(reference))
+        add_head = getattr(trl_utils, "add_fused_lm_head", None)  # before TRL 1.16 any pass can compute entropies
+        if self._reads_reference and reference is not None and add_head is not None:
+            # an output layer that computes entropies too, in tiles, which TRL's own does not
+            cast, outputs = trainer.args.cast_lm_head_to_fp32, ("log_probs", "entropy")
+            add_head(self._inner(reference), trainer.temperature, cast_lm_head_to_fp32=cast, outputs=outputs)
         if trainer.args.td_upper_bound and (problem := _head_problem(model)) is not None:
             raise ValueError(f"td_upper_bound=True {problem}: leave td_upper_bound out, or use another model.")
         if trainer.args.expert_drift and not _expert_layers(model):
@@ -170,34 +150,32 @@ class Probes:
 
     def run(self, passes: Callable[[], tuple], owner: LossPass | SamplePass | None) -> tuple:
         """The result of `passes`, which calls `read`. What hooks found becomes attributes of `owner`."""
-        asked = self._asked_by(owner)
-        is_sampling = isinstance(owner, SamplePass) and owner.rewards_per_func is None
-        adds_entropy = is_sampling and self._reads_reference
+        asked, is_sampling = self._asked_by(owner), isinstance(owner, SamplePass)
+        adds_entropy = self._reads_reference and is_sampling and owner.rewards_per_func is None
         with temporarily(self, _asked=asked, _adds_entropy=adds_entropy):
             output = passes()
         if adds_entropy:  # of TRL's passes before the rewards the last is that of the reference, so it stays
             owner.entropy_t = output[1]
-        kept = len(output) - len(asked)
-        for name, found in zip(asked, output[kept:], strict=True):
-            setattr(owner, name, found)
-        return output[:kept]
+        own = len(output) - len(asked)
+        for name, reading_t in zip(asked, output[own:], strict=True):
+            setattr(owner, name, reading_t)
+        return output[:own]
 
     def _asked_by(self, owner: LossPass | SamplePass | None) -> tuple[str, ...]:
         args = self._trainer.args
         if isinstance(owner, LossPass):
             asked = {"eos_probs": args.td_upper_bound, "experts_t": keys.OLD_EXPERTS in owner.inputs}
             return tuple(name for name, is_asked in (asked | {"hidden_t": self._reads_hidden}).items() if is_asked)
-        if owner is None or not (args.expert_drift and self._trainer.model.training):
-            return ()
-        return ("experts_t",) if owner.experts_t is None else ()  # TRL's first pass is that for π_old
+        reads_experts = owner is not None and args.expert_drift and self._trainer.model.training
+        return ("experts_t",) if reads_experts and owner.experts_t is None else ()  # TRL's first pass is for π_old
 
     def read(self, forward: Callable[..., tuple], model: nn.Module, *args: Any, **kwargs: Any) -> tuple:
         """TRL's forward pass: its results, and behind them a tensor of shape (B, T, …) for each thing asked for."""
         kwargs |= {"compute_entropy": True} if self._adds_entropy else {}
         if not self._asked:
             return forward(model, *args, **kwargs)
-        given = dict(zip(("input_ids", "attention_mask", "logits_to_keep"), args, strict=False)) | kwargs
-        of_pass = self._trainer, self._inner(model), given["input_ids"], given["logits_to_keep"]
+        named = dict(zip(("input_ids", "attention_mask", "logits_to_keep"), args, strict=False)) | kwargs
+        of_pass = self._trainer, self._inner(model), named["input_ids"], named["logits_to_keep"]
         readings = [_READINGS[name](*of_pass) for name in self._asked]
         with ExitStack() as hooks:
             for reading in readings:
@@ -209,13 +187,6 @@ class Probes:
         """The transformers model inside of wrappers and adapters."""
         model = self._trainer.accelerator.unwrap_model(model)
         return model.get_base_model() if isinstance(model, PeftModel) else model
-
-
-def _let_compute_entropy(trainer: GRPOTrainer, reference: PreTrainedModel) -> None:
-    """Gives the reference model an output layer that computes entropies too, in tiles: TRL's own lacks them."""
-    if (add := getattr(trl_utils, "add_fused_lm_head", None)) is not None:  # before TRL 1.16 any pass can compute them
-        cast = trainer.args.cast_lm_head_to_fp32
-        add(reference, trainer.temperature, cast_lm_head_to_fp32=cast, outputs=("log_probs", "entropy"))
 
 
 def _head_problem(model: PreTrainedModel) -> str | None:

@@ -10,7 +10,7 @@ from datasets import IterableDataset
 from packaging.version import Version
 
 from ..config import CreditConfig
-from ..config.knobs import in_words, is_default, number, unmet, values_of, when
+from ..config.knobs import in_words, number, unmet, values_of, when
 from ..presets import PRESETS
 from ..rewards.signature import Rows
 from ..support.errors import raise_together
@@ -35,16 +35,13 @@ def check_trl_version(version: str) -> None:
         warnings.warn(f"{message}, run `pytest tests/loss/test_contract.py`, or install an older trl.", stacklevel=3)
 
 
-def check_arguments(
-    args: Any, kwargs: dict[str, Any], model: Any, reward_funcs: Any, *, wanted: type[CreditConfig]
-) -> None:
+def check_arguments(args: Any, kwargs: dict[str, Any], *, wanted: type[CreditConfig]) -> None:
     """Checks the arguments of a trainer whose configuration class should be `wanted`.
 
     Raises:
         TypeError: `args` is a plain `GRPOConfig`, or the configuration of another algorithm.
-        ValueError: liger bypasses the loss, segments or `td_upper_bound` go
-            with tools, environments or a rollout function, the total of several rewards may leave `reward_range`, or a
-            function of the configuration is missing.
+        ValueError: liger bypasses the loss, segments or `td_upper_bound` go with tools, environments or a rollout
+            function, rows of a stream are drawn by number, or a function of the configuration is missing.
     """
     if not isinstance(args, CreditConfig):
         what = f"args is a {type(args).__name__}, which has no credit knobs"
@@ -58,19 +55,11 @@ def check_arguments(
     if args.use_liger_kernel and Version(trl.__version__) < Version("1.14"):
         what = f"use_liger_kernel=True bypasses the loss in trl {trl.__version__}, and all credit with it"
         raise ValueError(f"{what}: set use_liger_kernel=False, or install trl>=1.14.")
-    count = len(reward_funcs) if isinstance(reward_funcs, list) else int(reward_funcs is not None)
-    weights = args.reward_weights or [1.0] * count
-    if args.process_reward_weight != 0.0 and count > 1 and sum(weights) > 1.0 and is_default(args, "reward_range"):
-        what = f"process_reward_weight={args.process_reward_weight} reads the total of {count} reward functions, which"
-        what += f" may leave reward_range={args.reward_range}"
-        raise ValueError(f"{what}: set reward_range to its smallest and largest value, or reward_weights of sum 1.")
     if args.draws_prompts and isinstance(kwargs.get("train_dataset"), IterableDataset):
         name = "prompt_sampler" if args.prompt_sampler != "data" else "groups"
         what = f"{name}={getattr(args, name)!r} draws rows by number, and train_dataset is a stream"
         fix = "load it without streaming=True, or set prompt_sampler='data' and groups to 'keep' or 'replace'"
         raise ValueError(f"{what}: {fix}.")
-    if args.max_tool_calling_iterations is not None and not (kwargs.get("tools") or kwargs.get("environment_factory")):
-        logger.warning("as in TRL, max_tool_calling_iterations does nothing without tools or environment_factory")
     has_turns = any(kwargs.get(name) for name in _MAKE_TURNS)
     by_turn = {"trace_unit": args.has_trace and args.trace_unit == "turn", "turn_average": args.turn_average}
     if idle := [name for name, acts in by_turn.items() if acts and not has_turns]:
@@ -78,20 +67,18 @@ def check_arguments(
         raise ValueError(f"{what}: give the trainer tools, environment_factory or rollout_func, or leave it out.")
     for name in args.custom_functions():  # a saved configuration may name a function that is missing here
         args.custom_function(name)
-    by_turns = args.rollouts == "chain" and args.segmentation == "turns"
-    if by_turns and kwargs.get("environment_factory") is None:
+    environment, others = kwargs.get("environment_factory"), kwargs.get("tools") or kwargs.get("rollout_func")
+    divides_turns = args.rollouts == "chain" and args.segmentation == "turns"
+    if divides_turns and environment is None:
         what = "segmentation='turns' divides conversations with environments"
         raise ValueError(f"{what}: give the trainer environment_factory, or set another segmentation.")
-    for name in [name for name in _MAKE_TURNS if kwargs.get(name) is not None]:
-        is_environment = name == "environment_factory"
-        if args.rollouts != "none" and not (by_turns and is_environment):
-            segments = values_of(args, ["rollouts", *["segmentation"] * is_environment])
-            what = f"{name} with {segments}: its responses cannot be continued from the middle"
-            fix = " Or set rollouts='chain' and segmentation='turns', for which it needs snapshot() and restore()."
-            raise ValueError(f"{what}. Leave {name} out, or set rollouts='none'.{fix * is_environment}")
-        if args.td_upper_bound:
-            what = f"{name} with td_upper_bound=True: an EOS token may end a turn there and not the response"
-            raise ValueError(f"{what}. Leave {name} out, or set td_upper_bound=False.")
+    if args.rollouts != "none" and has_turns and (others or not divides_turns):
+        what = f"{values_of(args, ['rollouts', 'segmentation'])}: their responses cannot be continued from the middle"
+        fix = "set rollouts='none', or with an environment alone rollouts='chain' and segmentation='turns'"
+        raise ValueError(f"tools, environment_factory or rollout_func with {what}: {fix}.")
+    if args.td_upper_bound and has_turns:
+        what = "td_upper_bound=True with tools, environment_factory or rollout_func"
+        raise ValueError(f"{what}: an EOS token may end a turn there and not the response. Set td_upper_bound=False.")
 
 
 def check_overrides(trainer_class: type, ours: type) -> None:
@@ -103,33 +90,32 @@ def check_overrides(trainer_class: type, ours: type) -> None:
                 raise TypeError(f"{base.__name__}.{name} has no effect: {fix} (see trl-credit help credit_contract).")
 
 
-def known_to_trl(given: dict[str, Any]) -> dict[str, Any]:
+def known_to_trl(variables: dict[str, Any]) -> dict[str, Any]:
     """The local variables of a trainer's `__init__` that are further arguments of `GRPOTrainer` in the installed TRL.
 
     Raises:
         TypeError: an argument was given that the installed TRL lacks.
     """
     known = inspect.signature(trl.GRPOTrainer.__init__).parameters
-    given = {name: value for name, value in given.items() if name not in _OURS}
-    unknown = [name for name, value in given.items() if name not in known and value is not None]
+    arguments = {name: value for name, value in variables.items() if name not in _OURS}
+    unknown = [name for name, value in arguments.items() if name not in known and value is not None]
     what = f"trl {trl.__version__} has no such argument of GRPOTrainer"
     raise_together([TypeError(f"{name}: {what}{meant_by(name, known) or ': leave it out'}") for name in unknown])
-    return {name: value for name, value in given.items() if name in known}
+    return {name: value for name, value in arguments.items() if name in known}
 
 
-def reward_rows(args: CreditConfig, given: dict[str, Any], first: list[FirstRows]) -> list[Rows]:
-    """The names that the rows of each data set of a trainer, `first`, pass to the reward functions."""
-    environments = ("environments",) if given.get("environment_factory") is not None else ()
-    found = []
-    for what, _, rows in first:
+def reward_rows(args: CreditConfig, kwargs: dict[str, Any], first_rows: list[FirstRows]) -> list[Rows]:
+    """The names that the rows of each data set of a trainer pass to the reward functions."""
+    environments = ("environments",) if kwargs.get("environment_factory") is not None else ()
+    is_known = kwargs.get("rollout_func") is None  # which adds columns
+    rows_of = []
+    for what, _, rows in first_rows:
         columns = tuple(rows[0])
         if args.remove_unused_columns:
             what += " with remove_unused_columns=True (set it to False)"
             columns = tuple(name for name in columns if name in ("prompt", "image", "images"))
-        if given.get("rollout_func") is not None:  # it adds columns
-            columns = None
-        found.append(Rows(what, columns, environments))
-    return found
+        rows_of.append(Rows(what, columns if is_known else None, environments))
+    return rows_of
 
 
 def warn_about_updates(args: CreditConfig, *, needs_drift: bool) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from trl import GRPOTrainer
 
 from ..loss.batch import replace_last
@@ -41,6 +42,14 @@ class TrlLog:
         """Logs advantages of the batch's responses instead of those that TRL logged."""
         replace_last(self._trainer._logs["advantages"], values)
 
+    def reward_range(self, rewards: torch.Tensor) -> None:
+        """Logs the smallest and the largest total reward of a generation batch, shape (N,)."""
+        low, high = rewards.nan_to_num(nan=torch.inf).amin(), rewards.nan_to_num(nan=-torch.inf).amax()
+        low, high = torch.stack([low, high]).tolist()
+        if low <= high:  # or all are NaN
+            self._meter.metrics["reward_min"].append(low)
+            self._meter.metrics["reward_max"].append(high)
+
     def entries(self, count: int) -> list[dict[str, Any]]:
         """The last entries of the table, without advantages: column → value, the same on all processes."""
         columns = self._columns()
@@ -53,10 +62,8 @@ class TrlLog:
 
     def _columns(self) -> dict[str, Any]:
         logs = self._trainer._logs
-        found = {name: logs[name] for name in ("prompt", "completion")}
-        for part in ("rewards", "extra"):
-            found |= {f"{part}/{name}": log for name, log in logs[part].items()}
-        return found
+        more = {f"{part}/{name}": log for part in ("rewards", "extra") for name, log in logs[part].items()}
+        return {"prompt": logs["prompt"], "completion": logs["completion"], **more}
 
     # Metrics of several calls
 
@@ -81,10 +88,10 @@ class TrlLog:
         weights = [rows for rows, _ in calls]
         for name, values in self._meter.metrics.items():
             starts = [before.get(name, 0) for _, before in calls]
-            new = [values[a:b] for a, b in zip(starts, [*starts[1:], len(values)], strict=True)]
-            known = [(x, w) for part, w in zip(new, weights, strict=True) for x in part if not math.isnan(x)]
-            if sum(map(len, new)) > 1:
-                values[starts[0] :] = [_pool(name, known)]
+            ends = [*starts[1:], len(values)]
+            new = [(x, w) for a, b, w in zip(starts, ends, weights, strict=True) for x in values[a:b]]
+            if len(new) > 1:
+                values[starts[0] :] = [_pool(name, [(x, w) for x, w in new if not math.isnan(x)])]
 
     def record(self, stats: Mapping[str, tuple[Any, Any]]) -> None:
         """As [`~trl_credit.observe.meter.Meter.record`]. Calls that are pooled add to the same sums."""

@@ -14,7 +14,7 @@ from trl.chat_template_utils import parse_response
 from ..credit.tokens import turn_numbers
 from ..rollouts.policy import Continuation
 from .engine_calls import temporarily
-from .environments import NOT_TOOLS, Environments
+from .environments import NOT_TOOLS
 from .scoring import TrlScoring
 
 
@@ -76,8 +76,6 @@ class TurnRollouts:
     Args:
         trainer (`GRPOTrainer`):
             With environments that have `snapshot()` and `restore(state)`.
-        environments ([`Environments`]):
-            Those of the trainer.
         scoring ([`TrlScoring`]):
             Scores the conversations.
         continue_prefixes (`Callable`):
@@ -85,14 +83,9 @@ class TurnRollouts:
     """
 
     def __init__(
-        self,
-        trainer: GRPOTrainer,
-        environments: Environments,
-        scoring: TrlScoring,
-        continue_prefixes: Callable[..., list[Continuation]],
+        self, trainer: GRPOTrainer, scoring: TrlScoring, continue_prefixes: Callable[..., list[Continuation]]
     ) -> None:
-        self._trainer, self._environments, self._scoring = trainer, environments, scoring
-        self._continue = continue_prefixes
+        self._trainer, self._scoring, self._continue_prefixes = trainer, scoring, continue_prefixes
         self._pool: dict[Any, list[Any]] = {}
 
     def continue_from(
@@ -117,57 +110,64 @@ class TurnRollouts:
             most (`int`):
                 The largest number of states of all processes.
         """
-        trainer = self._trainer
-        numbers = {row: turn_numbers(torch.tensor([batch.written[row]]))[0] for row in {row for row, _ in places}}
         prefixes = [prompt_ids[row] + completion_ids[row][:b] for row, b in places]
-        first = iter(self._continue(prefixes, n=n, budgets=budgets))
+        continuations = iter(self._continue_prefixes(prefixes, n=n, budgets=budgets))
         used: Counter = Counter()
-        conversations = []
-        for (row, b), prefix in zip(places, prefixes, strict=True):
-            example, turn = dict(batch.examples[row]), int(numbers[row][b])
-            name = example.pop("environment", None) if trainer._multi_environment else None
-            for _ in range(n):
-                one = self._environment(name, used[name])
-                used[name] += 1
-                one.reset(**example)
-                one.restore(copy.deepcopy(batch.snapshots[turn][row]))
-                new = next(first).ids
-                typed = {"tools": trainer._env_tools[name]} if _TYPES_ARGUMENTS else {}
-                message = parse_response(trainer._tokenizer, new, prefix=prefix, **typed)
-                ids, written = completion_ids[row][:b] + new, batch.written[row][:b] + [1] * len(new)
-                conversations.append(_Continued(row, turn, b, name, one, ids, written, [message]))
+        conversations = [
+            self._begun(batch, row, b, prefix, next(continuations).ids, completion_ids[row][:b], used)
+            for (row, b), prefix in zip(places, prefixes, strict=True)
+            for _ in range(n)
+        ]
         self._run_tools(batch, conversations, prompt_ids)
-        # processes with fewer conversations score one of their batch again, so that all gather equal shapes
-        missing = n * most - len(conversations)
+        # processes with fewer conversations score the first of their batch again, so that all gather equal shapes
+        trainer, missing = self._trainer, n * most - len(conversations)
         rows = [x.row for x in conversations] + [0] * missing
-        responses = [batch.before(x.row, x.turn) + x.added for x in conversations] + batch.completions[:1] * missing
-        ids = [x.ids for x in conversations] + [list(completion_ids[0])] * missing
-        written = [x.written for x in conversations] + batch.written[:1] * missing
-        environments = [x.environment for x in conversations] + (trainer.environments or [None])[:1] * missing
-        with (
-            temporarily(trainer, environments=environments),
-            temporarily(self._environments.ledger, written=written),
-            temporarily(self._environments, totals_alone=True),
+        with temporarily(
+            trainer, environments=[x.environment for x in conversations] + trainer.environments[:1] * missing
         ):
-            examples, prompts = ([of[row] for row in rows] for of in (batch.examples, batch.prompts))
-            rewards = self._scoring.only_scores(examples, prompts, responses, ids)
-        start = trainer.processes.rank * n * most
-        return rewards[start : start + len(conversations)], [x.ids[x.begin :] for x in conversations]
+            rewards = self._scoring.of_others(
+                [batch.examples[row] for row in rows],
+                [batch.prompts[row] for row in rows],
+                [batch.before(x.row, x.turn) + x.added for x in conversations] + batch.completions[:1] * missing,
+                [x.ids for x in conversations] + [list(completion_ids[0])] * missing,
+                own=len(conversations),
+                written=[x.written for x in conversations] + batch.written[:1] * missing,
+            )
+        return rewards, [x.ids[x.begin :] for x in conversations]
+
+    def _begun(
+        self, batch: Conversations, row: int, b: int, prefix: list[int], new: list[int], ids: list[int], used: Counter
+    ) -> _Continued:
+        """A conversation after its first turn of tokens `new`, in the environment of its kind that is `used` next."""
+        trainer, example = self._trainer, dict(batch.examples[row])
+        turn = int(turn_numbers(torch.tensor([batch.written[row]]))[0, b])
+        name = example.pop("environment", None) if trainer._multi_environment else None
+        pool = self._pool.setdefault(name, [])
+        if used[name] == len(pool):
+            pool.append(trainer.environment_factories[name]())
+        environment = pool[used[name]]
+        used[name] += 1
+        environment.reset(**example)
+        environment.restore(copy.deepcopy(batch.snapshots[turn][row]))
+        typed = {"tools": trainer._env_tools[name]} if _TYPES_ARGUMENTS else {}
+        message = parse_response(trainer._tokenizer, new, prefix=prefix, **typed)
+        written = batch.written[row][:b] + [1] * len(new)
+        return _Continued(row, turn, b, name, environment, ids + new, written, [message])
 
     def _run_tools(
         self, batch: Conversations, conversations: list[_Continued], prompt_ids: Sequence[list[int]]
     ) -> None:
         """TRL's tool loop, for states of one turn at a time, since its number of rounds counts from the first turn."""
-        trainer, most = self._trainer, self._trainer.max_tool_calling_iterations
+        trainer = self._trainer
         for turn in sorted({x.turn for x in conversations}):
             part = [x for x in conversations if x.turn == turn]
-            tools, waiting = zip(*(_tools_of(trainer, x.environment) for x in part), strict=True)
+            tools = [_tools_of(trainer, x.environment) for x in part]
             state = {
                 "environments": [x.environment for x in part],
                 "_batch_environments": [x.name for x in part],
-                "_sync_tool_dicts": list(tools),
-                "_async_tool_dicts": list(waiting),
-                "max_tool_calling_iterations": most - turn,
+                "_sync_tool_dicts": [sync for sync, _ in tools],
+                "_async_tool_dicts": [waiting for _, waiting in tools],
+                "max_tool_calling_iterations": trainer.max_tool_calling_iterations - turn,
             }
             prompts = [batch.prompts[x.row] + batch.before(x.row, turn) for x in part]
             texts = [prompt_ids[x.row] for x in part], [x.ids for x in part], [x.added for x in part]
@@ -176,13 +176,6 @@ class TurnRollouts:
             for x, mask, added, ids in zip(part, masks, messages, longer, strict=True):
                 x.written += mask[len(x.written) :]  # the loop takes the tokens before for the policy's
                 x.added, x.ids = added, ids
-
-    def _environment(self, name: Any, number: int) -> Any:
-        """An environment of a kind by its number, made once and used again."""
-        pool = self._pool.setdefault(name, [])
-        if number == len(pool):
-            pool.append(self._trainer.environment_factories[name]())
-        return pool[number]
 
 
 def _tools_of(trainer: GRPOTrainer, one: Any) -> tuple[dict[str, Callable], dict[str, Callable]]:

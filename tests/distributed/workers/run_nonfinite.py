@@ -1,4 +1,4 @@
-"""Four steps; in the second one, only the loss of the last process is not finite. See `test_layouts.py`."""
+"""Steps in which the loss of the last process may be not finite in one micro-batch. See `test_layouts.py`."""
 
 import json
 import math
@@ -6,31 +6,105 @@ from pathlib import Path
 
 import torch
 from fsdp_on_cpus import check_sharded, shard_on_cpus
-from worker import ON_CPU, logged, parity, run_main, trainer_of
+from transformers import TrainerCallback
+from worker import ON_CPU, kept, logged, parity, run_main, trainer_of
 
 from trl_credit import HADWTrainer
 
 
+# of windows of four: micro-batches of a generation batch, prompts, and the poisoned micro-batch, counted from 0
+WINDOWS = {
+    "clean": (4, 16, None),
+    "first": (4, 16, 4),
+    "middle": (4, 16, 6),
+    "last": (4, 16, 7),
+    "cut": (3, 12, None),  # the end of the epoch cuts the second window after 2 of 4
+    "first_of_cut": (3, 12, 4),
+}
+
+
 class Poisoned(HADWTrainer):
+    poisoned: int | None = 1
+
     def _get_per_token_logps_and_entropies(self, *args, **kwargs):
-        last = self.accelerator.process_index == self.accelerator.num_processes - 1
         output = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        if last and self.state.global_step == 1 and torch.is_grad_enabled():
+        last = self.accelerator.process_index == self.accelerator.num_processes - 1
+        if last and self._step == self.poisoned and torch.is_grad_enabled():
             output[0].data.fill_(math.nan)
         return output
 
 
-def main(folder: str) -> None:
-    shard_on_cpus()
+class Weights(TrainerCallback):
+    """Copies of this process's parts of all weights, after each update."""
+
+    def __init__(self) -> None:
+        self.found: list[list[torch.Tensor]] = []
+
+    def on_step_end(self, args, state, control, model, **kwargs) -> None:
+        self.found.append(local(model))
+
+
+def local(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [getattr(p, "ds_tensor", p).detach().clone() for p in model.parameters()]
+
+
+def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    return all(map(torch.equal, left, right))
+
+
+def run_window(folder: str, generation: int, prompts: int, poisoned: int | None) -> dict:
+    weights = Weights()
+    sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "max_completion_length": 16}
+    sizes |= {"steps_per_generation": generation, "prompts": prompts, "max_steps": 2, "learning_rate": 1e-3}
+    trainer = trainer_of(Poisoned, parity, folder, **ON_CPU, **sizes, temperature=1.5, callbacks=[weights])
+    trainer.poisoned = poisoned
+    accelerator, compute = trainer.accelerator, trainer._compute_loss
+    gathered, reduced = kept(accelerator, "gather"), kept(accelerator, "reduce")
+    counts, ends, error = [], [], None
+
+    def counted(*args):
+        before = len(gathered) + len(reduced)
+        try:
+            return compute(*args)
+        finally:
+            counts.append(len(gathered) + len(reduced) - before)
+            ends.append(accelerator.sync_gradients)
+
+    trainer._compute_loss = counted
+    try:
+        trainer.train()
+    except FloatingPointError as raised:
+        error = str(raised)
+    return {
+        "collectives": [count - min(counts) for count in counts],
+        "ends": ends,
+        "error": error,
+        "updates": len(weights.found),
+        "moved": len(weights.found) > 1 and not same(*weights.found[:2]),
+        "as_before": same(weights.found[-1], local(trainer.model)),
+    }
+
+
+def run_steps(folder: str) -> list[dict]:
+    """Four steps. The second is poisoned."""
     sizes = {"max_steps": 4, "per_device_train_batch_size": 4, "max_completion_length": 40, "prompts": 32}
     rate = {"learning_rate": 1e-3, "lr_scheduler_type": "constant"}
     trainer = trainer_of(Poisoned, parity, folder, **ON_CPU, **sizes, **rate, temperature=1.5)
     trainer.train()
     check_sharded(trainer.model)
     trainer.save_model(folder)
-    rank = trainer.accelerator.process_index
-    (Path(folder) / f"rank{rank}.json").write_text(json.dumps(logged(trainer)))
-    trainer.accelerator.wait_for_everyone()
+    return logged(trainer)
+
+
+def main(part: str, folder: str) -> None:
+    if part == "steps":
+        shard_on_cpus()
+        found = run_steps(folder)
+    else:
+        found = {case: run_window(f"{folder}/{case}", *sizes) for case, sizes in WINDOWS.items()}
+    rank = torch.distributed.get_rank()
+    (Path(folder) / f"rank{rank}.json").write_text(json.dumps(found))
+    torch.distributed.barrier()
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """Six steps without interruption, then the same run killed halfway; or its resumed second half. See `test_resume.py`.
 
 The run of `trees` has a replay buffer, a difficulty belief, and draws of the random selector; that of `groups` has
-groups that wait, and prompts drawn by pass rates.
+groups with signal, and prompts drawn by pass rates.
 """
 
 import os
 import signal
 from pathlib import Path
 
-from run_groups import by_prompt
+from run_two_processes import by_prompt
 from transformers import TrainerCallback
 from worker import ON_CPU, QUIET, parity, run_main, trainer_of
 

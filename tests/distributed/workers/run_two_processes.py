@@ -1,33 +1,98 @@
 """Trains on two processes and prints what each of them holds; `test_two_processes.py` compares it."""
 
-from worker import kept_batches, logged, print_result, run_main, size_of, trainer_of
+import json
+from pathlib import Path
 
-from trl_credit import CreditTrainer
-from trl_credit.credit.selection import probability_mask
-from trl_credit.demo import demo_reward
+from worker import QUIET, kept, kept_batches, logged, print_result, run_main, size_of, trainer_of
+
+from trl_credit import CreditConfig, CreditTrainer
+from trl_credit.demo import demo_reward, demo_settings
 
 
-def main(folder: str) -> None:
-    # groups of 4: the second group lies on both processes
-    sizes = {"max_steps": 2, "per_device_train_batch_size": 6, "max_completion_length": 40, "learning_rate": 1e-4}
-    mask = {"token_mask": "probability", "probability_threshold": 0.5, "loss_type": "dapo"}
-    credit = {"baseline": "optimal", "difficulty": "history", "importance": "eligible", "selector": "random"}
-    trainer = trainer_of(CreditTrainer, demo_reward, folder, **sizes, **mask, **credit)
+MASK = {"token_mask": "probability"}
+# the processes have different numbers of responses to score, so one needs more parts than the other
+CHAIN = {"rollouts": "chain", "rollouts_per_state": 3, "rollout_batch_size": 6}
+TREE = {"rollouts": "tree", "tree_branching": [3, 2], "replay_iterations": 2, "difficulty": "history"}
+SEGMENTS = {"rollouts": "chain", "rollouts_per_state": 2, "segmentation": "fixed_length", "segment_length": 12}
+TRACE = {"baseline": "optimal", "difficulty": "history", "importance": "eligible", "selector": "random"}
+# groups of 4 in batches of 6: the second group lies on both processes
+CASES = {
+    "responses": {"trace": {**TRACE, **MASK, "probability_threshold": 0.5}},
+    "segments": {
+        "chain": {**CHAIN, **MASK, "whiten_advantages": "batch"},
+        # the same, averaged over prompts
+        "prompts": {**MASK, "prompt_average": True},
+        # the first process grows two trees, the second one
+        "tree": {**TREE, **MASK, "prompt_average": True},
+        "paths": {**TREE, "tree_rows": "paths", "beta": 0.01, "whiten_advantages": "microbatch"},
+        # one tree in total: the second process has nothing to generate
+        "idle": {**TREE, "per_device_train_batch_size": 4, "num_generations": 8, "rollout_batch_size": 3},
+        # no reward differs, so there is nothing to learn
+        "nothing": {**TREE, "weight_decay": 0.1},
+    },
+    "groups": {
+        "replace": {"groups": "replace"},
+        "refill": {"groups": "refill"},
+        "updates": {"groups": "refill", "num_iterations": 2, "beta": 0.1, "dull_kl": "drop"},
+        "difficulty": {"groups": "refill", "prompt_sampler": "difficulty"},
+        "chain": {"groups": "refill", **SEGMENTS},
+        "advantage": {"groups": "refill", "group_signal": "advantage", **SEGMENTS},
+        "tree": {"groups": "refill", "rollouts": "tree", "tree_branching": [3, 2]},
+    },
+}
+
+
+def by_prompt(prompts: list[str], completions: list[str], **kwargs) -> list[float]:
+    """Without signal for half of the prompts."""
+    is_constant = [sum(map(ord, prompt)) % 2 == 0 for prompt in prompts]
+    return [0.0 if x else sum(map(ord, text)) % 4 / 3 for x, text in zip(is_constant, completions, strict=True)]
+
+
+def constant(completions: list[str], **kwargs) -> list[float]:
+    return [0.0] * len(completions)
+
+
+def run(part: str, case: str, folder: str) -> None:
+    sizes = {"per_device_train_batch_size": 6, "max_steps": 4 if part == "groups" else 3}
+    settings = demo_settings(CreditConfig, **{**QUIET, **sizes, **CASES[part][case]})
+    reward = by_prompt if part == "groups" else constant if case == "nothing" else demo_reward
+    trainer = trainer_of(CreditTrainer, reward, f"{folder}/{case}", loss_type="dapo", **settings)
+    before = size_of(trainer.model)
     batches, rewards = kept_batches(trainer)
+    made = kept(trainer, "make_batch")
+    gathered, reduced = (kept(trainer.accelerator, name) for name in ("gather", "reduce"))
     trainer.train()
+    masks = [b["completion_mask"] * b.get("tool_mask", 1) for b in batches]
+    decode = trainer.tokenizer.batch_decode
+    texts = [[decode(x, skip_special_tokens=True) for x in (m.batch.prompt_ids, m.batch.completion_ids)] for m in made]
+    rates = Path(folder) / f"{case}-{trainer.processes.rank}.jsonl"  # as each process knows them
+    for order in (part for part in trainer.stateful if part.name == "prompts"):
+        order.write(rates)
     print_result(
-        belief=trainer.difficulty.state_dict(),
-        accuracies=[r.mean().item() for r in rewards],
-        kept=[
-            probability_mask(b["old_per_token_logps"], threshold=0.5, mask_t=b["completion_mask"]).sum().item()
-            for b in batches
-        ],
-        num_items=[float(b["num_items_in_batch"]) for b in batches],
-        advantages=[b["advantages"].tolist() for b in batches],
+        case=case,
+        collectives=len(gathered) + len(reduced),
         rewards=[r[:, 0].tolist() for r in rewards],
+        advantages=[b["advantages"].tolist() for b in batches],
+        num_items=[float(b["num_items_in_batch"]) for b in batches],
+        tokens=[int(m.sum()) for m in masks],
+        kept=[b.get("policy_mask", m).sum(1).tolist() for b, m in zip(batches, masks, strict=True)],
+        row_weight=[b["row_weight"].tolist() for b in batches if "row_weight" in b],
+        real_rows=[int((m.sum(1) > 0).sum()) for m in masks],
+        examples=[m.examples and [x["prompt"] for x in m.examples] for m in made],
+        prompts=[prompts for prompts, _ in texts],
+        own=[by_prompt(*pair) for pair in texts],
+        rates=[json.loads(line) for line in rates.read_text().splitlines()] if rates.exists() else None,
+        buffer=None if trainer.forest is None else len(trainer.forest.buffer),
+        belief=None if trainer.difficulty is None else trainer.difficulty.state_dict(),
+        before=before,
         parameters=size_of(trainer.model),
-        metrics=[row["credit/trace_mass"] for row in logged(trainer)],
+        log=logged(trainer),
     )
+
+
+def main(part: str, folder: str) -> None:
+    for case in CASES[part]:
+        run(part, case, folder)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Two steps of segment credit or of refilled groups, with a colocated vLLM on a CPU or without. See `test_vllm.py`."""
+"""Two steps of segment credit, with a colocated vLLM on a CPU or without. See `test_vllm.py`."""
 
 import vllm.model_executor.layers.linear as linear
 import vllm.model_executor.layers.utils as utils
@@ -9,16 +9,14 @@ from trl_credit import ALGORITHMS
 from trl_credit.demo import demo_reward, demo_settings
 
 
-def main(algo: str, engine: str, folder: str, groups: str = "keep") -> None:
+def main(algo: str, engine: str, folder: str) -> None:
     for module in (utils, linear):
         module.dispatch_cpu_unquantized_gemm = keep_weights
     config_class, trainer_class = ALGORITHMS[algo]
     # eight trees of 21 nodes for 32 rows: enough with an advantage are left to replay, whatever a machine samples
     tree = {"tree_branching": [3, 2, 2], "replay_iterations": 2, "num_generations": 4} if algo == "spo_tree" else {}
-    # sixteen pairs of responses: some of them are equally rewarded, whatever a machine samples
-    pairs = {"groups": groups, "num_generations": 2} if groups != "keep" else {}
     sizes = {"per_device_train_batch_size": 32, "max_steps": 2, "num_iterations": 1, "logging_steps": 1}
-    settings = demo_settings(config_class, **sizes, **tree, **pairs)
+    settings = demo_settings(config_class, **sizes, **tree)
     if engine == "vllm":
         settings |= {
             "use_vllm": True,

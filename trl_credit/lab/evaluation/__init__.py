@@ -12,13 +12,13 @@ _MODULE_OF = {
     "PROTOCOLS": "protocols",
     "EvaluationCallback": "callback",
     "Protocol": "protocols",
-    "compare_models": "paired_report",
+    "compare_models": "differences",
     "evaluate": "runner",
     "find_protocol": "protocols",
     "forget_after": "score_report",
     "ha_dw_level": "protocols",
-    "has_stored": "sample_store",
-    "plan_as_trained": "as_trained",
+    "is_evaluation": "sample_store",
+    "plan_as_trained": "runs",
     "rescore": "runner",
 }
 

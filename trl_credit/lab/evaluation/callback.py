@@ -14,14 +14,11 @@ from transformers import (
     TrainerCallback,
     TrainerControl,
     TrainerState,
-    TrainingArguments,
 )
 from trl.models import unwrap_model_for_generation
 
 from ...support.files import inside
-from .models import package_versions
-from .problems import load_problems
-from .runner import Job, make_jobs, problem_seeds, sample_lines
+from .runner import Job, load_jobs, problem_seeds, sample_lines
 from .sample_store import VERSION, sample_path, write_samples
 from .samplers import Sample, TransformersSampler, context_length, token_limits
 from .score_report import add_rows, forget_after
@@ -80,71 +77,44 @@ class EvaluationCallback(TrainerCallback):
         batch_size: int = 32,
         **changes: Any,
     ) -> None:
-        for name, value in {"every_n_steps": every_n_steps, "batch_size": batch_size}.items():
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
+        if every_n_steps < 1 or batch_size < 1:
+            raise ValueError(f"{every_n_steps=} and {batch_size=} must be at least 1")
         processor = trainer.processing_class
         self.trainer = trainer
         self.tokenizer = processor if isinstance(processor, PreTrainedTokenizerBase) else processor.tokenizer
         self.every_n_steps, self.at_start, self.batch_size = every_n_steps, at_start, batch_size
         self.folder = inside(trainer.args.output_dir, "evaluation")
-        self.jobs = make_jobs(sets, [protocol], changes)
-        self.problems = {
-            job.set_name: load_problems(
-                job.set_name,
-                self.tokenizer,
-                data_dir=data_dir,
-                style=prompt_style,
-                max_problems=max_problems,
-                flag="--evaluate_on",
-            )
-            for job in self.jobs
-        }
+        of_samples = {"prompt_style": prompt_style, "backend": "transformers", "seed": seed}
+        of_problems = {"data_dir": data_dir, "max_problems": max_problems}
+        self.jobs = load_jobs(sets, [protocol], changes, self.tokenizer, **of_samples, **of_problems)
         for job in self.jobs:
-            prompts = [p.prompt_ids for p in self.problems[job.set_name]]
+            prompts = [problem.prompt_ids for problem in job.problems]
             token_limits(prompts, job.protocol, context_length(trainer.model.config))
-        self.settings = {
-            "prompt_style": prompt_style,
-            "backend": "transformers",
-            "seed": seed,
-            "versions": package_versions("transformers"),
-        }
         self._last_step: int | None = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             forget_after(self.folder, state.global_step)
         self._last_step = None
         if self.at_start and state.global_step == 0:
             self._evaluate(state, control)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self.every_n_steps == 0:
             self._evaluate(state, control)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step != self._last_step:
             self._evaluate(state, control)
 
     def _evaluate(self, state: TrainerState, control: TrainerControl) -> None:
         self._last_step = state.global_step
-        accelerator = self.trainer.accelerator
-        model_settings = {
-            "model": f"checkpoint-{state.global_step}",
-            "revision": None,
-            "weights": None,
-            **self.settings,
-        }
-        headers = [{"version": VERSION, **job.header(model_settings, self.problems[job.set_name])} for job in self.jobs]
+        name = f"checkpoint-{state.global_step}"
         with generating(self.trainer) as model:
             sampler = TransformersSampler(model, self.tokenizer, batch_size=self.batch_size)
-            samples = [self._sample(sampler, job, header) for job, header in zip(self.jobs, headers, strict=True)]
-        rows = self._write(headers, samples) if accelerator.is_main_process else None
-        (rows,) = broadcast_object_list([rows])
+            samples = [self._sample(sampler, job) for job in self.jobs]
+        is_main = self.trainer.accelerator.is_main_process
+        (rows,) = broadcast_object_list([self._write(name, samples) if is_main else None])
         logs: dict[str, float] = {}
         for row in rows:
             name = f"eval_{row['set']}"
@@ -156,24 +126,25 @@ class EvaluationCallback(TrainerCallback):
         Trainer.log(self.trainer, logs)
         control.should_log = should_log  # `log` resets it, but this step's training row may still be due
 
-    def _sample(self, sampler: TransformersSampler, job: Job, header: dict[str, Any]) -> list[list[Sample]]:
+    def _sample(self, sampler: TransformersSampler, job: Job) -> list[list[Sample]]:
         """Responses to all problems of a job on each process, generated by all processes together.
 
         Sharded weights need the same number of `generate` calls on each process. If the problems do not divide evenly,
         some are sampled twice.
         """
-        accelerator, problems = self.trainer.accelerator, self.problems[job.set_name]
-        rank, world, seeds = accelerator.process_index, accelerator.num_processes, problem_seeds(header, problems)
+        accelerator, problems = self.trainer.accelerator, job.problems
+        rank, world, seeds = accelerator.process_index, accelerator.num_processes, problem_seeds(job.header, problems)
         mine = [(rank + i * world) % len(problems) for i in range(-(-len(problems) // world))]
         samples = sampler.sample([problems[i].prompt_ids for i in mine], [seeds[i] for i in mine], job.protocol)
         by_index = dict(gather_object(list(zip(mine, samples, strict=True))))
         return [by_index[i] for i in range(len(problems))]
 
-    def _write(self, headers: Sequence[dict[str, Any]], samples: Sequence[Sequence[Sequence[Sample]]]) -> list[Row]:
+    def _write(self, name: str, samples: Sequence[Sequence[Sequence[Sample]]]) -> list[Row]:
         rows = []
-        for job, header, found in zip(self.jobs, headers, samples, strict=True):
-            lines = sample_lines(header, self.problems[job.set_name], found)
-            write_samples(sample_path(self.folder, header["model"], header["set"], job.label), header, lines)
+        for job, of_job in zip(self.jobs, samples, strict=True):
+            header = {"version": VERSION, "model": name, "revision": None, "weights": None, **job.header}
+            lines = sample_lines(header, job.problems, of_job)
+            write_samples(sample_path(self.folder, name, header["set"], header["protocol"]), header, lines)
             rows.append(score_row(header, lines))
         add_rows(self.folder, rows)
         return rows
@@ -182,12 +153,9 @@ class EvaluationCallback(TrainerCallback):
 @contextmanager
 def generating(trainer: Trainer) -> Iterator[PreTrainedModel]:
     """The trainer's model, unsharded and in evaluation mode. Every module returns to its own mode afterwards."""
-    options = {
-        "gather_deepspeed3_params": getattr(trainer.args, "ds3_gather_for_generation", True),
-        "gradient_checkpointing_kwargs": trainer.args.gradient_checkpointing_kwargs,  # not in older TRL
-    }
-    known = inspect.signature(unwrap_model_for_generation).parameters
-    options = {name: value for name, value in options.items() if name in known}
+    options = {"gather_deepspeed3_params": getattr(trainer.args, "ds3_gather_for_generation", True)}
+    if "gradient_checkpointing_kwargs" in inspect.signature(unwrap_model_for_generation).parameters:  # not in older TRL
+        options["gradient_checkpointing_kwargs"] = trainer.args.gradient_checkpointing_kwargs
     wrapped = trainer.model_wrapped
     gathered = nullcontext()
     if isinstance(wrapped, FullyShardedDataParallel):  # FSDP 1 needs its root gathered for calls from outside

@@ -45,27 +45,23 @@ def judge(
 
     Raises:
         ValueError: the reward returned something other than 0 or 1, or cannot be found.
-        RewardRaised: a custom reward failed.
+        FunctionRaised: a custom reward failed.
     """
     if reward in _REWARDS and "prompt" not in references[0]:
         rewards = _REWARDS[reward](list(texts), **{key: [r.get(key) for r in references] for key in KEPT})
     else:
         rewards = _call_custom_reward(reward, texts, references)
-    for value in rewards:
-        if value not in (0.0, 1.0):
-            raise ValueError(
-                f"the reward {reward!r} gave {value!r}, but an evaluation needs 0 or 1: give another --reward"
-            )
-    read = _ANSWERS.get(reward, _boxed_answer)
-    verdicts = [
-        {"answer": read(text, reference), "correct": bool(value)}
-        for text, reference, value in zip(texts, references, rewards, strict=True)
-    ]
+    strict = [None] * len(texts)
     if reward == "accuracy":
-        answers = [r.get("answer") for r in references]
+        answers = [reference.get("answer") for reference in references]
         strict = _accuracy(list(texts), answers, problem=list(problems or [""] * len(texts)))
-        for verdict, value in zip(verdicts, strict, strict=True):
-            verdict["correct_strict"] = bool(value)
+    verdicts = []
+    for text, reference, value, value_strict in zip(texts, references, rewards, strict, strict=True):
+        if value not in (0.0, 1.0):
+            what = f"the reward {reward!r} gave {value!r}, but an evaluation needs 0 or 1"
+            raise ValueError(f"{what}: give another --reward")
+        verdict = {"answer": _answer(reward, text, reference), "correct": bool(value)}
+        verdicts.append(verdict if value_strict is None else {**verdict, "correct_strict": bool(value_strict)})
     return verdicts
 
 
@@ -110,30 +106,24 @@ def _call_custom_reward(name: str, texts: Sequence[str], references: Sequence[di
     return asyncio.run(rewards) if inspect.iscoroutine(rewards) else rewards
 
 
-def _boxed_answer(text: str, reference: dict[str, Any]) -> str | None:
-    return extract_answer(text)
+def _answer(reward: str, text: str, reference: dict[str, Any]) -> str | None:
+    """The answer of a response, which votes in maj@k."""
+    if reward == "demo":
+        text = without_filler(text)
+        return text[-1] if text[-2:-1] == "=" else None
+    return _roles(text, reference["names"]) if reward == "knights_and_knaves" else extract_answer(text)
 
 
-def _demo_answer(text: str, reference: dict[str, Any]) -> str | None:
-    text = without_filler(text)
-    return text[-1] if text[-2:-1] == "=" else None
-
-
-def _roles(text: str, reference: dict[str, Any]) -> str | None:
+def _roles(text: str, names: list[str]) -> str | None:
     """The roles that a response gives the inhabitants: those for which its reward would be 1."""
-    names = reference["names"]
-    guesses = [list(guess) for guess in itertools.product((True, False), repeat=len(names))]
-    rewards = knights_and_knaves_reward([text] * len(guesses), [names] * len(guesses), guesses)
-    stated = next((guess for guess, reward in zip(guesses, rewards, strict=True) if reward), None)
-    return None if stated is None else ", ".join("knight" if knight else "knave" for knight in stated)
+    for roles in itertools.product((True, False), repeat=len(names)):
+        if knights_and_knaves_reward([text], [names], [list(roles)]) == [1.0]:
+            return ", ".join("knight" if is_knight else "knave" for is_knight in roles)
+    return None
 
 
 _REWARDS: dict[str, Callable[..., list[float | None]]] = {
     "accuracy": functools.partial(_accuracy, strict=False),
     "demo": demo_reward,
     "knights_and_knaves": knights_and_knaves_reward,
-}
-_ANSWERS: dict[str, Callable[[str, dict[str, Any]], str | None]] = {
-    "demo": _demo_answer,
-    "knights_and_knaves": _roles,
 }

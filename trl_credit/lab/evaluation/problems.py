@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from .scores import level_name
 
 
 DEMO_PROBLEMS, DEMO_SEED = 64, 1_000_003  # a seed that no training run has
+NO_SCORES = "gives scores between 0 and 1, but an evaluation needs 0 or 1"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,6 @@ def load_problems(
     data_dir: str | None = None,
     style: str = "boxed",
     max_problems: int | None = None,
-    flag: str = "--sets",
     reward: str | None = None,
     data: Dataset | None = None,
     chat_template_kwargs: dict[str, Any] | None = None,
@@ -66,8 +65,6 @@ def load_problems(
             Prompt style of `trl_credit.data`.
         max_problems (`int`, *optional*):
             Maximum number of problems, from the first on.
-        flag (`str`, *optional*, defaults to "--sets"):
-            The flag that named the set, for messages.
         reward (`str`, *optional*):
             A custom reward, which gets the prompt and every column of the set. Defaults to the set's own reward, which
             needs an answer.
@@ -82,88 +79,32 @@ def load_problems(
     """
     if max_problems is not None and max_problems < 1:
         raise ValueError(f"--max_problems must be at least 1, got {max_problems}")
-    if data is None:
-        data = _test_rows(name, tokenizer, data_dir=data_dir, style=style, max_problems=max_problems, flag=flag)
-    every_column = reward is not None
-    problems = as_problems(
-        data, name, tokenizer, max_problems, every_column=every_column, template=chat_template_kwargs
-    )
+    rows = _test_rows(name, tokenizer, data_dir, style, max_problems) if data is None else data
+    problems: dict[str, Problem] = {}
+    for i, row in enumerate(rows.select(range(min(len(rows), max_problems or len(rows))))):
+        where, kept = f"row {i} of {name!r}", KEPT if reward is None else row.keys() - {"id"}
+        reference = {key: row[key] for key in row if key in kept and not (reward is None and row[key] is None)}
+        if reward is None and str(reference.get("answer", "")).strip() == "" and "truth" not in reference:
+            raise ValueError(f"{where} has no answer: responses to it cannot be judged")
+        try:
+            json.dumps(reference)
+            if reference.get("level") is not None:
+                level_name(set_label(name), reference["level"])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{where} has a column that cannot be used: {error}") from error
+        problem_id, prompt = str(i if row.get("id") is None else row["id"]), row["prompt"]
+        if problem_id in problems:
+            raise ValueError(f"two problems of {name!r} have the id {problem_id!r}: ids must differ")
+        ids, text = _tokens(prompt, tokenizer, chat_template_kwargs or {}), str(row.get("problem") or asked_in(prompt))
+        problems[problem_id] = Problem(problem_id, ids, reference, _digest(prompt), text)
     if reward is not None:
-        custom_reward(reward, problems[0].reference)
-    return problems
-
-
-def _test_rows(
-    name: str,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    data_dir: str | None,
-    style: str,
-    max_problems: int | None,
-    flag: str,
-) -> Dataset:
-    """The test split of a set, with prompts for a tokenizer."""
-    if name in TASKS and TASKS[name].environment is not None:
-        what = f"{flag} {name!r} needs tools, and an evaluation samples responses without them"
-        raise ValueError(f"{what}: read the reward of its training run, or evaluate on another set")
-    if name in TASKS:
-        return demo_dataset(max_problems or DEMO_PROBLEMS, seed=DEMO_SEED, task=TASKS[name])
-    if name.startswith("reasoning_gym:"):
-        raise ValueError(f"{flag} {name!r} gives scores between 0 and 1, but an evaluation needs 0 or 1")
-    try:
-        return load_prompts(
-            name,
-            data_dir=data_dir,
-            split="test" if name in SETS and "test" in SETS[name].splits else None,
-            style=style,
-            conversational=resolve_style(style).chat and tokenizer.chat_template is not None,
-            tokenizer=tokenizer,
-        )
-    except ValueError as error:  # which names flags of training
-        message = re.sub(r", or check --(prompt|answer)_column", "", str(error).replace("--dataset_name", flag))
-        raise ValueError(re.sub(r"set --(prompt|answer)_column to one of", "rename one of", message)) from error
+        custom_reward(reward, next(iter(problems.values())).reference)
+    return list(problems.values())
 
 
 def set_label(name: str) -> str:
     """A set's name in tables. A file is named without its folder and suffix, since tables are published."""
     return Path(name).stem if Path(name).is_file() else name
-
-
-def as_problems(
-    data: Dataset,
-    name: str,
-    tokenizer: PreTrainedTokenizerBase,
-    max_problems: int | None = None,
-    *,
-    every_column: bool = False,
-    template: dict[str, Any] | None = None,
-) -> list[Problem]:
-    """Rows with the columns `prompt`, `answer` and optionally `id`, `level`, `names`, `truth` as problems.
-
-    With `every_column` the reference is the whole row, and an answer is not needed. `template`: further arguments of
-    the chat template.
-    """
-    problems: dict[str, Problem] = {}
-    for i, row in enumerate(data.select(range(min(len(data), max_problems or len(data))))):
-        kept = [key for key in row if key != "id"] if every_column else KEPT
-        reference = {key: row[key] for key in kept if row.get(key) is not None or every_column}
-        if not every_column and str(reference.get("answer", "")).strip() == "" and "truth" not in reference:
-            raise ValueError(f"row {i} of {name!r} has no answer: responses to it cannot be judged")
-        for column, value in reference.items():
-            try:
-                json.dumps(value)
-                if column == "level" and value is not None:
-                    level_name(set_label(name), value)
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"row {i} of {name!r}, column {column!r}: {error}") from error
-        problem_id = str(i if row.get("id") is None else row["id"])
-        if problem_id in problems:
-            raise ValueError(f"two problems of {name!r} have the id {problem_id!r}: ids must differ")
-        prompt, text = row["prompt"], str(row.get("problem") or asked_in(row["prompt"]))
-        problems[problem_id] = Problem(
-            problem_id, _tokens(prompt, tokenizer, template), reference, _digest(prompt), text
-        )
-    return list(problems.values())
 
 
 def fingerprint(problems: Sequence[Problem]) -> str:
@@ -174,6 +115,30 @@ def fingerprint(problems: Sequence[Problem]) -> str:
     return digest.hexdigest()[:16]
 
 
+def _test_rows(
+    name: str, tokenizer: PreTrainedTokenizerBase, data_dir: str | None, style: str, max_problems: int | None
+) -> Dataset:
+    """The test split of a set, with prompts for a tokenizer."""
+    if name in TASKS and TASKS[name].environment is not None:
+        what = f"--sets {name!r} needs tools, and an evaluation samples responses without them"
+        raise ValueError(f"{what}: read the reward of its training run, or evaluate on another set")
+    if name in TASKS:
+        return demo_dataset(max_problems or DEMO_PROBLEMS, seed=DEMO_SEED, task=TASKS[name])
+    if name.startswith("reasoning_gym:"):
+        raise ValueError(f"--sets {name!r} {NO_SCORES}")
+    try:
+        return load_prompts(
+            name,
+            data_dir=data_dir,
+            split="test" if name in SETS and "test" in SETS[name].splits else None,
+            style=style,
+            conversational=resolve_style(style).chat and tokenizer.chat_template is not None,
+            tokenizer=tokenizer,
+        )
+    except ValueError as error:  # which names a flag of training
+        raise ValueError(str(error).replace("--dataset_name", "--sets")) from error
+
+
 def _digest(prompt: str | list[dict[str, str]]) -> str:
     # messages as the plain text that a model without a chat template gets
     text = prompt if isinstance(prompt, str) else "\n\n".join(str(message["content"]) for message in prompt)
@@ -181,9 +146,9 @@ def _digest(prompt: str | list[dict[str, str]]) -> str:
 
 
 def _tokens(
-    prompt: str | list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, template: dict[str, Any] | None
+    prompt: str | list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, template: dict[str, Any]
 ) -> list[int]:
     if isinstance(prompt, str):
         return tokenizer(prompt)["input_ids"]
-    text = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **(template or {}))
+    text = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **template)
     return tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -1,13 +1,12 @@
-"""Evaluation protocols: decoding and metrics for each set. Those of the papers are in `protocols.yaml`."""
+"""Evaluation protocols: decoding and metrics for each set, from `protocols.yaml`."""
 
 import re
 from dataclasses import asdict, dataclass, replace
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ...demo import DEMO
 from ...support.errors import choose
 
 
@@ -65,8 +64,7 @@ class Protocol:
                 f"--temperature 0 gives the same response {self.samples} times: set --samples 1 or a higher temperature"
             )
         for metric in self.metrics:
-            _, k = split_metric(metric)
-            if k > self.samples:
+            if (k := split_metric(metric)[1]) > self.samples:
                 raise ValueError(f"--metrics {metric} needs {k} samples per problem: raise --samples {self.samples}")
 
     def as_dict(self) -> dict[str, Any]:
@@ -102,20 +100,11 @@ def ha_dw_level(level: object) -> str:
 
 
 def _read_protocols() -> dict[str, dict[str, Protocol]]:
-    """The papers' protocols by name and set, from `protocols.yaml`, and those of the embedded task."""
-    papers = yaml.safe_load((files(__package__) / "protocols.yaml").read_text(encoding="utf-8"))
-    for sets in papers.values():
-        for name, fields in sets.items():
-            sets[name] = Protocol(**{**fields, "metrics": tuple(fields["metrics"])})
-    demo = Protocol(
-        samples=16,
-        temperature=1.0,
-        max_new_tokens=DEMO.max_completion_length,
-        metrics=("pass@1", "pass@4", "pass@16", "maj@16"),
-        source="ours, for the embedded task",
-    )
-    greedy = replace(demo, samples=1, temperature=0.0, metrics=("pass@1",))
-    return {**papers, "demo": {"demo": demo}, "demo_greedy": {"demo": greedy}}
+    """The protocols by name and set."""
+    protocols = yaml.safe_load(Path(__file__).with_name("protocols.yaml").read_text(encoding="utf-8"))
+    for sets in protocols.values():
+        sets |= {name: Protocol(**{**fields, "metrics": tuple(fields["metrics"])}) for name, fields in sets.items()}
+    return protocols
 
 
 PROTOCOLS = _read_protocols()
@@ -130,15 +119,15 @@ def find_protocol(name: str, set_name: str, **changes: Any) -> tuple[str, Protoc
     Raises:
         ValueError: unknown name, a set that the protocol does not have, or invalid values.
     """
-    given = {key: value for key, value in changes.items() if value is not None}
-    if "metrics" in given:
-        given["metrics"] = tuple(given["metrics"])
+    changed = {key: value for key, value in changes.items() if value is not None}
+    if "metrics" in changed:
+        changed["metrics"] = tuple(changed["metrics"])
     if name in ("custom", AS_TRAINED):
-        missing = [f"--{key}" for key in ("samples", "temperature", "max_new_tokens") if key not in given]
+        missing = [f"--{key}" for key in ("samples", "temperature", "max_new_tokens") if key not in changed]
         if missing:
             raise ValueError(f"--protocol custom needs {', '.join(missing)}")
-        given.setdefault("metrics", tuple(dict.fromkeys(("pass@1", f"pass@{given['samples']}"))))
-        return name, Protocol(**{"source": name, **given})
+        changed.setdefault("metrics", tuple(dict.fromkeys(("pass@1", f"pass@{changed['samples']}"))))
+        return name, Protocol(**{"source": name, **changed})
     if name not in PROTOCOLS:
         raise ValueError(f"unknown --protocol {name!r}{choose(name, (*PROTOCOLS, 'custom'))}")
     if set_name not in PROTOCOLS[name]:
@@ -147,6 +136,6 @@ def find_protocol(name: str, set_name: str, **changes: Any) -> tuple[str, Protoc
             "--sets, or --protocol custom with --samples, --temperature and --max_new_tokens"
         )
     protocol = PROTOCOLS[name][set_name]
-    if not given:
+    if not changed:
         return name, protocol
-    return f"{name}, changed", replace(protocol, **given, source=f"{protocol.source}; changed: {', '.join(given)}")
+    return f"{name}, changed", replace(protocol, **changed, source=f"{protocol.source}; changed: {', '.join(changed)}")

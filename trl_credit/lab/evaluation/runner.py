@@ -9,14 +9,22 @@ from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ...support.adapters import tokenizer_source
-from ...support.files import write_atomically
 from .judging import judge, reward_header, reward_name
-from .models import load_sampler, model_identity, model_location, package_versions
 from .problems import Problem, fingerprint, load_problems, set_label
 from .protocols import PROTOCOLS, Protocol, find_protocol, split_metric
 from .runs import check_trusted
-from .sample_store import SampleFile, holds_all, read_samples, sample_files, sample_path, write_samples
-from .samplers import Sample, Sampler, problem_seed, token_limits
+from .sample_store import SampleFile, open_samples, read_samples, sample_files, sample_path, write_samples
+from .samplers import (
+    Sample,
+    TransformersSampler,
+    VLLMSampler,
+    load_sampler,
+    model_identity,
+    model_location,
+    package_versions,
+    problem_seed,
+    token_limits,
+)
 from .score_report import add_rows
 from .scores import Row, score_row
 
@@ -26,26 +34,11 @@ CHUNK = {"transformers": 16, "vllm": 256}
 
 
 class Job(NamedTuple):
-    """One set under one protocol."""
+    """One set under one protocol: its problems, and what their samples depend on besides the model."""
 
-    set_name: str
-    label: str
     protocol: Protocol
-
-    def header(
-        self, model: dict[str, Any], problems: Sequence[Problem], custom_reward: str | None = None
-    ) -> dict[str, Any]:
-        """What the samples of this job depend on, and how they are scored. `model` is the part that jobs share."""
-        return {
-            **model,
-            "set": set_label(self.set_name),
-            "set_fingerprint": fingerprint(problems),
-            "problems": len(problems),
-            "reward": reward_name(self.set_name, problems[0].reference),
-            "protocol": self.label,
-            **self.protocol.as_dict(),
-            **reward_header(custom_reward),
-        }
+    problems: list[Problem]
+    header: dict[str, Any]
 
 
 def evaluate(
@@ -73,8 +66,7 @@ def evaluate(
     """Evaluates every model on every set under every protocol that has the set, and writes table, JSON and figure.
 
     An interrupted evaluation resumes when it is started again, and ends in the same files. Rows of earlier evaluations
-    in the same folder stay in the table. Samples that an evaluation of one model left in `<model>/evaluation` are
-    copied if this one would generate the same.
+    in the same folder stay in the table.
 
     Args:
         models (`Sequence[str]`):
@@ -121,61 +113,29 @@ def evaluate(
         ValueError: invalid input, or other samples in `output_dir`; the message names the flag.
         OSError: a model that cannot be loaded.
     """
-    if backend not in CHUNK:
-        raise ValueError(f"unknown --backend {backend!r}: choose one of {', '.join(CHUNK)}")
-    jobs = make_jobs(sets, protocols, changes or {})
+    of_samples = {"prompt_style": prompt_style, "backend": backend, "seed": seed, "reward": reward}
+    of_problems = {"data_dir": data_dir, "max_problems": max_problems, "chat_template_kwargs": chat_template_kwargs}
+    package_versions(backend)  # which raises if one is missing
     folder, rows = Path(output_dir), []
     loading = {"revision": revision, "trust_remote_code": trust_remote_code}
     identities = {model: model_identity(model, revision) for model in models}  # before hours are spent on the first
     for model, identity in identities.items():
-        settings = {
-            **identity,
-            "prompt_style": prompt_style,
-            "backend": backend,
-            "seed": seed,
-            "versions": package_versions(backend),
-            **({"chat_template_kwargs": chat_template_kwargs} if chat_template_kwargs else {}),
-        }
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_source(model_location(model)), **loading)
-        problems = {
-            name: load_problems(
-                name,
-                tokenizer,
-                data_dir=data_dir,
-                style=prompt_style,
-                max_problems=max_problems,
-                reward=reward,
-                data=data[name](tokenizer) if data and name in data else None,
-                chat_template_kwargs=chat_template_kwargs,
-            )
-            for name in dict.fromkeys(job.set_name for job in jobs)
-        }
+        rows_of = {name: make_rows(tokenizer) for name, make_rows in (data or {}).items()}
+        jobs = load_jobs(sets, protocols, changes or {}, tokenizer, data=rows_of, **of_samples, **of_problems)
         files = []
         for job in jobs:
-            header = job.header(settings, problems[job.set_name], reward)
-            path, own = (
-                sample_path(place, header["model"], header["set"], job.label)
-                for place in (folder, Path(model) / "evaluation")  # where an evaluation of this model alone writes
-            )
+            header = {**identity, **job.header}
+            path = sample_path(folder, header["model"], header["set"], header["protocol"])
             if overwrite:
                 path.unlink(missing_ok=True)
-            elif not path.exists() and own.is_file() and holds_all(own, header):
-                write_atomically(path, own.read_bytes())
-            files.append(SampleFile(path, header, chunk_size=CHUNK[backend]))
-        longest = max(len(p.prompt_ids) + j.protocol.max_new_tokens for j in jobs for p in problems[j.set_name])
-        sampler: Sampler | None = None
+            files.append(open_samples(path, header, chunk_size=CHUNK[backend]))
+        longest = max(len(p.prompt_ids) + job.protocol.max_new_tokens for job in jobs for p in job.problems)
+        sampler, settings = None, {"backend": backend, "batch_size": batch_size, "longest": longest}
         for job, file in zip(jobs, files, strict=True):
             if not file.is_complete:
-                sampler = sampler or load_sampler(
-                    model,
-                    tokenizer,
-                    backend=backend,
-                    batch_size=batch_size,
-                    longest=longest,
-                    **loading,
-                    **(engine_kwargs or {}),
-                )
-                fill(file, problems[job.set_name], sampler, job.protocol, progress)
+                sampler = sampler or load_sampler(model, tokenizer, **settings, **loading, **(engine_kwargs or {}))
+                fill(file, job, sampler, CHUNK[backend], progress)
             rows.append(score_row(file.header, file.lines))
             add_rows(folder, rows)
         if sampler is not None:
@@ -183,38 +143,72 @@ def evaluate(
     return rows
 
 
-def make_jobs(sets: Sequence[str] | None, protocols: Sequence[str], changes: dict[str, Any]) -> list[Job]:
-    """Every set under every protocol; without `sets`, the sets of each protocol.
+def load_jobs(
+    sets: Sequence[str] | None,
+    protocols: Sequence[str],
+    changes: dict[str, Any],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    prompt_style: str,
+    backend: str,
+    seed: int,
+    reward: str | None = None,
+    data: Mapping[str, Dataset] | None = None,
+    **kwargs: Any,
+) -> list[Job]:
+    """Every set under every protocol; without `sets`, the sets of each protocol. `kwargs` go to `load_problems`.
 
     Raises:
-        ValueError: an unknown protocol, a set that a protocol does not have, or two sets with one label.
+        ValueError: an unknown protocol, a set that a protocol does not have, two sets with one label, or a set that
+            cannot be loaded.
     """
-    jobs = []
+    chosen = []
     for protocol in dict.fromkeys(protocols):
         if sets is None and protocol not in PROTOCOLS:
             find_protocol(protocol, "", **changes)  # raises if the name is unknown
             raise ValueError("--protocol custom needs --sets")
         for name in dict.fromkeys(PROTOCOLS[protocol] if sets is None else sets):
-            jobs.append(Job(name, *find_protocol(protocol, name, **changes)))
+            chosen.append((name, *find_protocol(protocol, name, **changes)))
     names: dict[str, str] = {}
-    for job in jobs:
-        other = names.setdefault(set_label(job.set_name), job.set_name)
-        if other != job.set_name:
-            raise ValueError(f"--sets {other} and {job.set_name} have one name for their samples: rename a file")
+    for name, _, _ in chosen:
+        if (other := names.setdefault(set_label(name), name)) != name:
+            raise ValueError(f"--sets {other} and {name} have one name for their samples: rename a file")
+    problems = {
+        name: load_problems(name, tokenizer, style=prompt_style, reward=reward, data=(data or {}).get(name), **kwargs)
+        for name in names.values()
+    }
+    jobs, template = [], kwargs.get("chat_template_kwargs")
+    for name, label, protocol in chosen:
+        header = {
+            "prompt_style": prompt_style,
+            "backend": backend,
+            "seed": seed,
+            "versions": package_versions(backend),
+            **({"chat_template_kwargs": template} if template else {}),
+            "set": set_label(name),
+            "set_fingerprint": fingerprint(problems[name]),
+            "problems": len(problems[name]),
+            "reward": reward_name(name, problems[name][0].reference),
+            "protocol": label,
+            **protocol.as_dict(),
+            **reward_header(reward),
+        }
+        jobs.append(Job(protocol, problems[name], header))
     return jobs
 
 
-def fill(file: SampleFile, problems: Sequence[Problem], sampler: Sampler, protocol: Protocol, progress: bool) -> None:
+def fill(
+    file: SampleFile, job: Job, sampler: TransformersSampler | VLLMSampler, chunk_size: int, progress: bool
+) -> None:
     """Generates, judges and writes the samples that the file lacks, chunk by chunk."""
-    header = file.header
-    token_limits([p.prompt_ids for p in problems], protocol, sampler.context)  # refuses a long prompt at once
-    label = f"{Path(header['model']).name}: {header['set']} ({header['protocol']})"
+    problems = job.problems
+    token_limits([p.prompt_ids for p in problems], job.protocol, sampler.context)  # refuses a long prompt at once
+    label = f"{Path(file.header['model']).name}: {file.label}"
     with tqdm(total=len(problems), initial=len(file.lines), desc=label, unit="problem", disable=not progress) as bar:
-        for begin in range(len(file.lines), len(problems), file.chunk_size):
-            chunk = problems[begin : begin + file.chunk_size]
-            seeds = problem_seeds(header, chunk)
-            samples = sampler.sample([p.prompt_ids for p in chunk], seeds, protocol)
-            file.append(sample_lines(header, chunk, samples))
+        for begin in range(len(file.lines), len(problems), chunk_size):
+            chunk = problems[begin : begin + chunk_size]
+            samples = sampler.sample([p.prompt_ids for p in chunk], problem_seeds(file.header, chunk), job.protocol)
+            file.append(sample_lines(file.header, chunk, samples))
             bar.update(len(chunk))
 
 
@@ -227,19 +221,18 @@ def sample_lines(
     header: dict[str, Any], problems: Sequence[Problem], samples: Sequence[Sequence[Sample]]
 ) -> list[dict[str, Any]]:
     """The lines of a sample file for some problems, judged."""
-    reward = header["reward"]
     lines = [
         {
             "id": problem.id,
             "prompt": problem.digest,
             "seed": seed,
             "reference": problem.reference,
-            **({"problem": problem.text} if reward == "accuracy" else {}),
-            "samples": [{"text": s.text, "length": s.length, "truncated": s.truncated} for s in found],
+            **({"problem": problem.text} if header["reward"] == "accuracy" else {}),
+            "samples": [{"text": s.text, "length": s.length, "truncated": s.truncated} for s in responses],
         }
-        for problem, seed, found in zip(problems, problem_seeds(header, problems), samples, strict=True)
+        for problem, seed, responses in zip(problems, problem_seeds(header, problems), samples, strict=True)
     ]
-    judge_lines(reward, lines)
+    judge_lines(header["reward"], lines)
     return lines
 
 
@@ -266,23 +259,22 @@ def rescore(
             built in.
     """
     folder, judged, rows = Path(output_dir), [], []
+    most = max((split_metric(metric)[1] for metric in metrics or ()), default=1)
     for path in sample_files(folder):
         header, lines = read_samples(path)
-        if header is not None and len(lines) >= header["problems"]:
-            command = ["eval", "--rescore", "--output_dir", str(output_dir)]
-            check_trusted(path, [header.get("reward")], command=command, trust_run=trust_run or reward is not None)
-            custom = reward or (header["reward"] if "reward_source" in header else None)
-            header |= reward_header(custom)
-            judge_lines(header["reward"], lines)
-            judged.append((path, header, lines))
-    for path, header, lines in judged:  # all scores before the first file is written
-        most = max((split_metric(metric)[1] for metric in metrics or ()), default=1)
+        if header is None or len(lines) < header["problems"]:
+            continue
+        command = ["eval", "--rescore", "--output_dir", str(output_dir)]
+        check_trusted(path, [header.get("reward")], command=command, trust_run=trust_run or reward is not None)
+        header |= reward_header(reward or (header["reward"] if "reward_source" in header else None))
+        judge_lines(header["reward"], lines)
         if most > header["samples"]:
             raise ValueError(f"--metrics need {most} samples per problem, and {path} has {header['samples']}")
         rows.append(score_row({**header, **({"metrics": list(metrics)} if metrics else {})}, lines))
-    if not rows:
+        judged.append((path, header, lines))
+    if not judged:
         raise ValueError(f"there are no finished samples in {str(folder / 'samples')!r}: check --output_dir")
-    for path, header, lines in judged:
+    for path, header, lines in judged:  # after all scores
         write_samples(path, header, lines)
     add_rows(folder, rows)
     return rows

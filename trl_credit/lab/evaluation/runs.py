@@ -1,29 +1,42 @@
-"""Runs of `trl-credit train` as their folders describe them: data, rewards, decoding."""
+"""Runs of `trl-credit train` as their folders describe them, and how they are evaluated without a protocol: on problems
+of their own data that none of them trained on, sampled and judged as in their training."""
 
+import json
+import random
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from ...config.knobs import is_default
-from ...data import DataArguments
+from datasets import Dataset
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from ...data import SETS, DataArguments, load_from_arguments
+from ...demo import TASKS
 from ...rewards import REWARDS
 from ...runs.checkpoints import read_run
+from ...runs.data_identity import data_identity
+from ...runs.data_order import rows_reached, steps_of_weights
+from ...support.adapters import tokenizer_source
 from ...support.files import short_path
+from .judging import reward_name
+from .problems import NO_SCORES, set_label
+from .protocols import AS_TRAINED
 
 
+PROBLEMS, SAMPLES = 256, 4  # a first look: minutes on a GPU, and an interval of some five points
+_OF_SETS = ("accuracy", "demo", "knights_and_knaves")  # rewards that a set brings with it
 _OF_FORM = ("format", "soft_overlong")  # rewards that do not say whether an answer is right
-# fields of a run's identity, and the flag of `trl-credit eval` that stands for each
+# flag of `trl-credit eval` → field of a run's identity
 DECODING = {
-    "temperature": "--temperature",
-    "top_p": "--top_p",
-    "top_k": "--top_k",
-    "max_completion_length": "--max_new_tokens",
-    "chat_template_kwargs": None,
+    "--temperature": "temperature",
+    "--top_p": "top_p",
+    "--top_k": "top_k",
+    "--max_new_tokens": "max_completion_length",
 }
-_TASK = {"data": "--sets", "prompt_style": "--prompt_style", "reward": "--reward"}
-_NOT_THE_SET = ("dataset_name", "prompt_style", "max_prompt_tokens", "decontaminate", "data_dir")
+_NOT_THE_SET = ("prompt_style", "max_prompt_tokens", "decontaminate", "data_dir")
 
 
 @dataclass(frozen=True)
@@ -44,23 +57,26 @@ class Run:
     rewards: tuple[str, ...]
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """The settings that the run resumes with."""
+        return self.record["identity"]
+
+    @property
     def settings(self) -> dict[str, Any]:
-        """What runs that are compared must agree on, by name."""
-        identity = self.record["identity"]
-        found = {name: identity.get(name) for name in DECODING}
-        if self.data is None:
-            return found
-        others = {f.name for f in fields(self.data) if f.name not in _NOT_THE_SET and not is_default(self.data, f.name)}
-        data = [self.data.dataset_name, *(f"{name}={getattr(self.data, name)}" for name in sorted(others))]
-        return {"data": " ".join(data), "prompt_style": self.data.prompt_style, "reward": self.rewards, **found}
+        """What runs that are compared must agree on, by the flag that replaces it."""
+        settings = {flag: self.identity.get(name) for flag, name in DECODING.items()}
+        settings["--protocol"] = self.identity.get("chat_template_kwargs")
+        if self.data is not None:
+            data = {name: value for name, value in vars(self.data).items() if name not in _NOT_THE_SET}
+            settings |= {"--sets": data, "--prompt_style": self.data.prompt_style, "--reward": self.rewards}
+        return settings
 
     @property
     def reward(self) -> str:
-        """The one reward that says whether a response is right. Raises ValueError if there are none or several."""
+        """The reward that says what is right. Raises `ValueError` if there are none or several."""
         if len(self.rewards) != 1:
-            many = "several rewards" if self.rewards else "no reward that says what is right"
-            names = f" ({', '.join(self.rewards)})" if self.rewards else ""
-            raise ValueError(f"{self.name!r} has {many}{names}: give --reward one that is 1 for right, 0 for wrong")
+            what = f"{len(self.rewards)} rewards that say what is right ({', '.join(self.rewards)})"
+            raise ValueError(f"{self.name!r} has {what}: give --reward one that is 1 for right, 0 for wrong")
         return self.rewards[0]
 
 
@@ -99,21 +115,163 @@ def check_trusted(folder: str | Path, rewards: Sequence[str], *, command: Sequen
         raise ValueError(f"{what}: if you trust it, `{fix}`, or name a function yourself with --reward")
 
 
-def check_agreement(runs: Sequence[Run], given: Collection[str]) -> None:
-    """Refuses runs that differ in a setting that decides how they are evaluated, and whose flag is not in `given`.
+def check_agreement(runs: Sequence[Run], flags: Collection[str]) -> None:
+    """Refuses runs that differ in a setting that decides how they are evaluated, and whose flag is not in `flags`.
 
     Raises:
-        ValueError: they differ; the message names the setting and the flag.
+        ValueError: they differ; the message names the flags.
     """
-    for name, flag in (_TASK | DECODING).items():
-        have = [(run, run.settings[name]) for run in runs if name in run.settings]
-        different = next(((run, value) for run, value in have if value != have[0][1]), None)
-        if different is not None and flag not in given:
-            pair, values = f"{have[0][0].name!r} and {different[0].name!r}", f"{have[0][1]!r} and {different[1]!r}"
-            fix = "evaluate them with a --protocol" if flag is None else f"give {flag} for both"
-            raise ValueError(f"{pair} were trained differently: {name} is {values}. To compare them, {fix}")
+    for first, other in combinations(runs, 2):
+        theirs = other.settings
+        differ = {flag: value for flag, value in first.settings.items() if theirs.get(flag, value) != value}
+        if missing := [f"{flag} ({differ[flag]} and {theirs[flag]})" for flag in differ if flag not in flags]:
+            what = f"{first.name!r} and {other.name!r} were trained differently"
+            raise ValueError(f"{what}: to compare them, give for both {', '.join(missing)}")
 
 
 def _short(path: str) -> str:
     """A file relative to the working folder if it lies there; another name as it is."""
     return str(short_path(path)) if Path(path).is_absolute() else path
+
+
+class AsTrained(NamedTuple):
+    """Keyword arguments of `evaluate`, and what they mean in words."""
+
+    options: dict[str, Any]
+    problems: str
+    sampling: str
+
+
+def plan_as_trained(
+    models: Sequence[str],
+    *,
+    sets: Sequence[str] | None = None,
+    changes: Mapping[str, Any] | None = None,
+    prompt_style: str | None = None,
+    reward: str | None = None,
+    data_dir: str | None = None,
+    max_problems: int | None = None,
+    trust_remote_code: bool = False,
+    trust_run: bool = False,
+) -> AsTrained:
+    """How to evaluate runs as they were trained. Models beside them that are no runs are evaluated in the same way.
+
+    Arguments as for `evaluate`; those that are given replace what the runs say. With `trust_run`, a reward function
+    that a run names is imported. Without `sets` the problems are the test split of the runs' set or rows of it that
+    none of them had reached, at most 256; for the embedded task, problems of a seed that no run has.
+
+    Raises:
+        ValueError: no model is a run that knows its data, the runs differ, they trained on every row, no single reward
+            says what is right, or it is not built in; the message names the flag that settles it.
+    """
+    runs = [run for model in models if (run := read_training(model)) is not None]
+    if not runs:
+        raise ValueError(f"{models[0]!r} is not the folder of a run, which names its data: give a --protocol")
+    changes = {name: value for name, value in (changes or {}).items() if value is not None}
+    task = {"sets": sets, "prompt_style": prompt_style, "reward": reward}
+    flags = {f"--{name}" for name, value in (changes | task).items() if value is not None}
+    check_agreement(runs, flags)
+    told = [run for run in runs if run.data is not None]  # whose data is known
+    if not told and sets is None:
+        why = "does not name its data (it was started from Python): give --sets, --reward, and --prompt_style as there"
+        raise ValueError(f"{runs[0].name!r} {why}")
+    judge = reward or (told[0].reward if told else None)
+    if judge != reward:
+        check_trusted(told[0].name, [judge], command=["eval", *models], trust_run=trust_run)
+    if sets is None:
+        data = told[0].data
+        data = replace(data, data_dir=data_dir or data.data_dir, prompt_style=prompt_style or data.prompt_style)
+        options, words, usual = _own_problems(
+            told, data, PROBLEMS if max_problems is None else max_problems, trust_remote_code
+        )
+    else:
+        options, words = {"sets": sets, "max_problems": max_problems}, ", ".join(map(set_label, sets))
+        usual = judge if judge in _OF_SETS and reward is None else "the reward of the set"
+    decoding = _decoding(runs[0], changes)
+    trained_style = told[0].data.prompt_style if told else None  # not known of a run from Python
+    style = prompt_style or trained_style or "boxed"
+    is_changed = flags & DECODING.keys() or style != trained_style
+    options |= {"changes": decoding, "prompt_style": style, "reward": None if judge == usual else judge}
+    options["protocols"] = ["custom" if is_changed else AS_TRAINED]
+    options["chat_template_kwargs"] = runs[0].identity.get("chat_template_kwargs")
+    sampling = (
+        f"{decoding['samples']} responses to each, at most {decoding['max_new_tokens']:,} tokens, temperature "
+        f"{decoding['temperature']:g}, prompt style {style if style.isidentifier() else repr(style)}; "
+        f"judged by {judge or usual}"
+    )
+    return AsTrained(options, words, sampling)
+
+
+def _decoding(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
+    """The decoding of a run's training as fields of a protocol, with changes."""
+    decoding = {flag.removeprefix("--"): run.identity.get(name) for flag, name in DECODING.items()} | changes
+    if decoding["max_new_tokens"] is None:
+        raise ValueError(f"{run.name!r} has no max_completion_length: give --max_new_tokens")
+    decoding.setdefault("samples", 1 if decoding["temperature"] == 0 else SAMPLES)
+    unset = {"top_k": 50, "top_p": 1.0}  # what transformers takes for `None`
+    return decoding | {name: value for name, value in unset.items() if decoding[name] is None}
+
+
+def _own_problems(
+    runs: Sequence[Run], data: DataArguments, count: int, trust_remote_code: bool
+) -> tuple[dict[str, Any], str, str]:
+    """At most `count` problems of the runs' data that none of them trained on, the same in every call: arguments of
+    `evaluate`, what they are in words, and the reward of their set."""
+    name, seed = data.dataset_name, runs[0].identity["seed"]
+    if count < 1:
+        raise ValueError(f"--max_problems must be at least 1, got {count}")
+    if name in TASKS:
+        words = f"{count:,} of the embedded task, of a seed that no run has"
+        return {"sets": [name], "max_problems": count}, words, "demo"
+    if name.startswith("reasoning_gym:"):
+        raise ValueError(f"{name!r} {NO_SCORES}: give --sets FILE and --reward FILE.py:FUNCTION")
+    data = replace(data, max_prompt_tokens=None, decontaminate=None)  # ids are those of the whole set
+    tokenizer = _tokenizer(runs[0], trust_remote_code)
+    splits = SETS[name].splits if name in SETS else {}
+    if "test" in splits and (data.dataset_split or next(iter(splits))) != "test":
+        data = replace(data, dataset_split="test")
+        label, ids, what = name, _load(data, tokenizer, seed)["id"], f"problems of {name}'s test split"
+    else:
+        unseen = [_unseen_by(run, data.data_dir, trust_remote_code) for run in runs]
+        ids = [row_id for row_id in unseen[0] if all(row_id in others for others in unseen[1:])]
+        label, what = f"{set_label(name)} unseen", f"rows of {name} that no run trained on"
+        if not ids:
+            raise ValueError(f"there are no {what}: give --sets with problems that they did not see")
+    drawn = [ids[i] for i in sorted(random.Random(0).sample(range(len(ids)), min(count, len(ids))))]
+
+    def rows(tokenizer: PreTrainedTokenizerBase) -> Dataset:
+        loaded = _load(data, tokenizer, seed)
+        place = {row_id: i for i, row_id in enumerate(loaded["id"])}
+        return loaded.select([place[row_id] for row_id in drawn])
+
+    options = {"sets": [label], "data": {label: rows}, "max_problems": None}
+    return options, f"{len(drawn):,} of {len(ids):,} {what}", reward_name(label, rows(tokenizer)[0])
+
+
+def _unseen_by(run: Run, data_dir: str | None, trust_remote_code: bool) -> dict[str, None]:
+    """Ids of the rows that a run had not reached by its last step, in order. Copies of a row that it had reached are
+    left out."""
+    arguments = replace(run.data, data_dir=data_dir)
+    data = _load(arguments, _tokenizer(run, trust_remote_code), run.identity["seed"])
+    trained_on, here = run.identity["data"], data_identity(data, first_rows=[])
+    if any(here[key] != trained_on.get(key) for key in ("rows", "content")):
+        name = arguments.dataset_name
+        raise ValueError(f"{name!r} is not the data that {run.name!r} was trained on: restore it, or give --sets")
+    steps = steps_of_weights(run.name)
+    if steps is None:
+        raise ValueError(f"{run.name!r} has no checkpoint that says how far it trained: give --sets")
+    try:
+        reached = rows_reached(run.record, steps=steps, folder=run.name)
+    except ValueError as error:
+        raise ValueError(f"{run.name!r}: {error}: give --sets") from error
+    prompts = [json.dumps(prompt) for prompt in data["prompt"]]
+    seen = {prompts[i] for i in reached}
+    return {row_id: None for row_id, prompt in zip(data["id"], prompts, strict=True) if prompt not in seen}
+
+
+def _tokenizer(run: Run, trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    return AutoTokenizer.from_pretrained(tokenizer_source(run.name), trust_remote_code=trust_remote_code)
+
+
+def _load(arguments: DataArguments, tokenizer: PreTrainedTokenizerBase, seed: int) -> Dataset:
+    return load_from_arguments(arguments, tokenizer=tokenizer, seed=seed, needs_answers=False)

@@ -1,16 +1,21 @@
-"""Samples responses with transformers or vLLM: token ids in, texts out."""
+"""The evaluated models: which they are, and how they are sampled from with transformers or vLLM."""
 
 import gc
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions, version
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-from typing import Protocol as TypingProtocol
 
 import torch
+from huggingface_hub import hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError
 from peft import PeftModel
 from transformers import (
     AutoConfig,
+    AutoModelForCausalLM,
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
@@ -22,7 +27,86 @@ from transformers import (
     TopPLogitsWarper,
 )
 
+from ...demo import TASKS
+from ...support.adapters import adapter_base, save_merged
+from ...support.digests import sampled_digest
 from .protocols import Protocol
+
+
+PACKAGES = {"transformers": ("torch", "transformers"), "vllm": ("torch", "transformers", "vllm")}
+_WEIGHT_FILES = (".safetensors", ".bin", ".pt")
+
+
+def model_location(name: str) -> str:
+    """What `from_pretrained` takes: the folder of the embedded model for "demo" or "demo_hum", else the name itself."""
+    return TASKS[name].model_path if name in TASKS else name
+
+
+def model_identity(name: str, revision: str | None) -> dict[str, Any]:
+    """`model`, `revision` and `weights`: the commit of a model on the Hub, the weights' fingerprint of a folder.
+
+    Folders are named by [`relative_name`].
+
+    Raises:
+        ValueError: `revision` for a folder.
+        OSError: there is no such model; the message names it.
+    """
+    path = Path(model_location(name))
+    if not path.is_dir():
+        return {"model": name, "revision": _commit(name, revision), "weights": None}
+    if not is_model(path):
+        raise OSError(f"--models {name!r} is a folder without a model: it has no config.json or adapter_config.json")
+    if revision is not None:
+        raise ValueError(f"--revision is for models on the Hub, and {name!r} is a folder")
+    adapter_base(path)  # whose base must be there
+    label = "embedded model" if name == "demo" else name if name in TASKS else relative_name(path)
+    return {"model": label, "revision": None, "weights": weights_fingerprint(path)}
+
+
+def is_model(folder: Path) -> bool:
+    """Whether a folder holds a model or an adapter."""
+    return any((folder / file).is_file() for file in ("config.json", "adapter_config.json"))
+
+
+def relative_name(folder: Path) -> str:
+    """A folder relative to the working directory, or its last two parts. Tables are published, so no more is shown."""
+    full = folder.resolve()
+    return full.relative_to(Path.cwd()).as_posix() if full.is_relative_to(Path.cwd()) else "/".join(full.parts[-2:])
+
+
+def weights_fingerprint(folder: str | Path) -> str:
+    """A digest of a folder's weight files and `config.json`, which shows that a checkpoint was overwritten.
+
+    See [`~trl_credit.support.digests.sampled_digest`].
+    """
+    return sampled_digest(f for f in Path(folder).iterdir() if f.suffix in _WEIGHT_FILES or f.name == "config.json")
+
+
+def package_versions(backend: str) -> dict[str, str]:
+    """Versions of the packages that generate.
+
+    Raises:
+        ValueError: there is no such backend, or a package is not installed.
+    """
+    if backend not in PACKAGES:
+        raise ValueError(f"unknown --backend {backend!r}: choose one of {', '.join(PACKAGES)}")
+    # by module: builds of vLLM for other devices have other distribution names
+    installed = packages_distributions()
+    for module in PACKAGES[backend]:
+        if module not in installed:
+            raise ValueError(f"--backend {backend} needs {module}: pip install 'trl-credit[vllm]'")
+    return {module: version(installed[module][0]) for module in PACKAGES[backend]}
+
+
+def _commit(name: str, revision: str | None) -> str:
+    try:
+        try:
+            file = hf_hub_download(name, "config.json", revision=revision)
+        except EntryNotFoundError:
+            file = hf_hub_download(name, "adapter_config.json", revision=revision)
+    except (OSError, ValueError) as error:  # a name that the Hub cannot have is a ValueError
+        raise OSError(f"--models {name!r} is neither a folder nor found on the Hub: {error}") from error
+    return Path(file).parent.name
 
 
 @dataclass(frozen=True)
@@ -32,20 +116,6 @@ class Sample:
     text: str
     length: int
     truncated: bool
-
-
-class Sampler(TypingProtocol):
-    """Source of responses. `context`: maximum tokens of prompt and response, `None` without a limit."""
-
-    context: int | None
-
-    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], protocol: Protocol) -> list[list[Sample]]:
-        """`protocol.samples` responses to each prompt (token ids), in order. `seeds` has one number per prompt."""
-        ...
-
-    def close(self) -> None:
-        """Frees the model's memory."""
-        ...
 
 
 def problem_seed(seed: int, name: str, problem_id: str) -> int:
@@ -74,12 +144,11 @@ def context_length(config: PreTrainedConfig) -> int | None:
 
 def end_tokens(model_end: int | list[int] | None, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Tokens that end a response: those of the model's generation configuration and of the tokenizer."""
-    ends = [model_end] if isinstance(model_end, int) else list(model_end or [])
-    if tokenizer.eos_token_id is not None:
-        ends.append(tokenizer.eos_token_id)
+    ends = {model_end} if isinstance(model_end, int) else {*(model_end or [])}
+    ends |= {tokenizer.eos_token_id} - {None}
     if not ends:
         raise ValueError("neither model nor tokenizer names an end-of-sequence token: set eos_token in the tokenizer")
-    return sorted(set(ends))
+    return sorted(ends)
 
 
 class SeededNoise(LogitsProcessor):
@@ -122,7 +191,7 @@ class TransformersSampler:
     def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], protocol: Protocol) -> list[list[Sample]]:
         limits = token_limits(prompts, protocol, self.context)
         rows = [(i, j) for i in range(len(prompts)) for j in range(protocol.samples)]
-        found: list[list[Sample]] = [[] for _ in prompts]
+        samples: list[list[Sample]] = [[] for _ in prompts]
         for begin in range(0, len(rows), self.batch_size):
             batch = rows[begin : begin + self.batch_size]
             responses = self._generate(
@@ -132,8 +201,8 @@ class TransformersSampler:
                 protocol,
             )
             for (i, _), tokens in zip(batch, responses, strict=True):
-                found[i].append(cut(tokens[: limits[i]], self.ends, self.tokenizer))
-        return found
+                samples[i].append(cut(tokens[: limits[i]], self.ends, self.tokenizer))
+        return samples
 
     def close(self) -> None:
         del self.model
@@ -146,42 +215,29 @@ class TransformersSampler:
         pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.ends[0]
         ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=device)
         mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=device)
-        config = GenerationConfig(
-            max_new_tokens=limit,
-            do_sample=False,
-            num_beams=1,
-            temperature=1.0,
-            top_p=1.0,
-            top_k=50,
-            repetition_penalty=1.0,
-            eos_token_id=self.ends,
-            pad_token_id=pad,
-            use_cache=True,
-        )
+        config = GenerationConfig(max_new_tokens=limit, do_sample=False, eos_token_id=self.ends, pad_token_id=pad)
         # transformers takes values that are None here from the model's own configuration
         owner = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
         own, owner.generation_config = owner.generation_config, GenerationConfig()
+        processors = self._processors(seeds, protocol)
         try:
             with torch.no_grad():
                 output = self.model.generate(
-                    input_ids=ids,
-                    attention_mask=mask,
-                    generation_config=config,
-                    logits_processor=self._processors(seeds, protocol),
+                    input_ids=ids, attention_mask=mask, generation_config=config, logits_processor=processors
                 )
         finally:
             owner.generation_config = own
         return output[:, longest:].tolist()
 
     def _processors(self, seeds: list[int], protocol: Protocol) -> LogitsProcessorList:
-        if protocol.temperature == 0:
-            return LogitsProcessorList()
-        processors = LogitsProcessorList([TemperatureLogitsWarper(float(protocol.temperature))])
-        if protocol.top_k > 0:
-            processors.append(TopKLogitsWarper(protocol.top_k))
-        if protocol.top_p < 1:
-            processors.append(TopPLogitsWarper(protocol.top_p))
-        processors.append(SeededNoise(seeds, self.model.device))
+        processors = LogitsProcessorList()
+        if protocol.temperature > 0:
+            processors.append(TemperatureLogitsWarper(float(protocol.temperature)))
+            if protocol.top_k > 0:
+                processors.append(TopKLogitsWarper(protocol.top_k))
+            if protocol.top_p < 1:
+                processors.append(TopPLogitsWarper(protocol.top_p))
+            processors.append(SeededNoise(seeds, self.model.device))
         return processors
 
 
@@ -203,30 +259,15 @@ class VLLMSampler:
         ImportError: vLLM is not installed.
     """
 
-    def __init__(
-        self,
-        name: str,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        longest: int,
-        tensor_parallel_size: int = 1,
-        gpu_memory_utilization: float = 0.9,
-        **engine_kwargs: Any,
-    ) -> None:
+    def __init__(self, name: str, tokenizer: PreTrainedTokenizerBase, *, longest: int, **engine_kwargs: Any) -> None:
         try:
             from vllm import LLM
         except ImportError as error:
             raise ImportError(f"--backend vllm needs vLLM: pip install 'trl-credit[vllm]' ({error})") from error
         self.tokenizer = tokenizer
-        known = {key: engine_kwargs[key] for key in ("revision", "trust_remote_code") if key in engine_kwargs}
-        self.context = min(longest, context_length(AutoConfig.from_pretrained(name, **known)) or longest)
-        self.engine = LLM(
-            model=name,
-            max_model_len=self.context,
-            tensor_parallel_size=tensor_parallel_size,
-            gpu_memory_utilization=gpu_memory_utilization,
-            **engine_kwargs,
-        )
+        of_hub = {key: engine_kwargs[key] for key in ("revision", "trust_remote_code") if key in engine_kwargs}
+        self.context = min(longest, context_length(AutoConfig.from_pretrained(name, **of_hub)) or longest)
+        self.engine = LLM(model=name, max_model_len=self.context, **engine_kwargs)
         model_ends = self.engine.llm_engine.model_config.try_get_generation_config().get("eos_token_id")
         self.ends = end_tokens(model_ends, tokenizer)
 
@@ -256,3 +297,26 @@ class VLLMSampler:
         del self.engine
         gc.collect()
         cleanup_dist_env_and_memory()
+
+
+def load_sampler(
+    name: str, tokenizer: PreTrainedTokenizerBase, *, backend: str, batch_size: int, longest: int, **kwargs: Any
+) -> TransformersSampler | VLLMSampler:
+    """Loads a model for evaluation. With transformers it is spread over all GPUs of the machine, and an adapter is
+    loaded on its base. With vLLM an adapter is merged into its base.
+
+    `longest` is the maximum number of tokens of a prompt and its response. `kwargs` go to `from_pretrained` or to the
+    vLLM engine.
+    """
+    folder = model_location(name)
+    base = adapter_base(folder, says="merged into it for vLLM" if backend == "vllm" else "loaded on it")
+    if backend == "transformers":
+        placement = {"device_map": "auto"} if torch.cuda.is_available() else {}
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", **placement, **kwargs)
+        return TransformersSampler(model.eval(), tokenizer, batch_size=batch_size)
+    if base is None:
+        return VLLMSampler(folder, tokenizer, longest=longest, **kwargs)
+    with TemporaryDirectory(prefix="trl_credit_merged_") as merged:
+        save_merged(folder, base, merged, trust_remote_code=kwargs.get("trust_remote_code", False))
+        tokenizer.save_pretrained(merged)
+        return VLLMSampler(merged, tokenizer, longest=longest, **kwargs)

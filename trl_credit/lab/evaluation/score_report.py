@@ -1,5 +1,6 @@
 """The scores of an evaluation folder: `evaluation.json`, `.md` and `.png`. They contain nothing that a model wrote."""
 
+import io
 import json
 import re
 import shutil
@@ -7,23 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
 from ...support.files import inside, read_json, write_atomically
-from ..tables import markdown_table
-from .plots import draw_rows
+from ..tables import escape_markdown, table_of
 from .protocols import split_metric
 from .sample_store import file_name
 from .scores import Row
 
 
 ROWS_VERSION = 1
-_MEANING = {
-    "pass": "pass@k: one of k responses to a problem is right.",
-    "best": "best@k: one of k draws with replacement from a problem's responses is right.",
-    "avg": "avg@k: share of k responses that are right.",
-    "maj": "maj@k: the most frequent answer of k is right.",
-}
-_STRICT = "Answers are read permissively, as the papers' graders do; strict columns need a value, as training does."
-_WILSON = "W: Wilson's interval, since all problems scored the same and a bootstrap gives a point."
+_STEP = re.compile(r"(.*?)checkpoint-(\d+)/?")
 
 
 def read_rows(folder: Path) -> list[Row]:
@@ -37,16 +34,11 @@ def read_rows(folder: Path) -> list[Row]:
         return []
     try:
         content = read_json(path)
-        version, rows = content["version"], content["rows"]
-        for row in rows:
-            _key(row)
-            for score in row["metrics"].values():
-                score["interval"]  # a KeyError if it is missing
+        if content["version"] != ROWS_VERSION:
+            raise ValueError(f"version {content['version']} instead of {ROWS_VERSION}")
+        return list({_key(row): row for row in content["rows"]}.values())
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error}): delete it, or give another --output_dir") from error
-    if version != ROWS_VERSION:
-        raise ValueError(f"{path} has version {version}, and this is {ROWS_VERSION}: give another --output_dir")
-    return rows
 
 
 def write_rows(folder: Path, rows: Sequence[Row]) -> None:
@@ -63,8 +55,7 @@ def write_rows(folder: Path, rows: Sequence[Row]) -> None:
 
 def add_rows(folder: Path, rows: Sequence[Row]) -> None:
     """Adds rows to the table of a folder. A row replaces an earlier one of the same model, set and protocol."""
-    merged = {_key(row): row for row in [*read_rows(folder), *rows]}
-    write_rows(folder, list(merged.values()))
+    write_rows(folder, list({_key(row): row for row in [*read_rows(folder), *rows]}.values()))
 
 
 def forget_after(folder: str | Path, step: int) -> None:
@@ -82,8 +73,7 @@ def forget_after(folder: str | Path, step: int) -> None:
         ValueError: `evaluation.json` is damaged.
     """
     folder = Path(folder)
-    rows = read_rows(folder)
-    run = folder.resolve().parent.name
+    rows, run = read_rows(folder), folder.resolve().parent.name
     stale = {row["model"] for row in rows if _is_late(row["model"], step) or PurePath(row["model"]).name == run}
     if stale:
         write_rows(folder, [row for row in rows if row["model"] not in stale])
@@ -96,51 +86,54 @@ def score_markdown(rows: Sequence[Row]) -> str:
 
     Cells are percent with the 95 % interval over problems: `61.2 [58.0, 64.1]`, or `0.0 [0.0, 13.8] W` for Wilson's.
     """
-    names = {(row["model"], row["revision"]): model_label(row) for row in rows}
-    cells = {
-        (row["model"], row["revision"], row["set"], row["protocol"], metric, suffix): score
-        for row in rows
-        for suffix, part in (("", "metrics"), (" strict", "metrics_strict"))
-        for metric, score in row.get(part, {}).items()
-    }
-    columns = list(dict.fromkeys(key[2:] for key in cells))
     several = len({row["protocol"] for row in rows}) > 1
-    head = ["model", *(f"{s} {metric}{suffix}{f' ({p})' if several else ''}" for s, p, metric, suffix in columns)]
-    scores = [[name, *(_cell(cells.get((*key, *column))) for column in columns)] for key, name in names.items()]
-    level_scores = [s for r in rows for part in r["by_level"].values() for s in part["metrics"].values()]
-    notes = list(dict.fromkeys(_MEANING[split_metric(metric)[0]] for _, _, metric, _ in columns))
-    notes += [_STRICT] if any(suffix for *_, suffix in columns) else []
-    notes += ["Percent, with 95 % bootstrap intervals over problems."]
-    notes += [_WILSON] if any(map(_is_wilson, [*cells.values(), *level_scores])) else []
-    text = " ".join(notes) + "\n\n" + markdown_table(head, scores)
+    scores: dict[str, dict[str, str]] = {}
+    lengths, levels = [], []
+    for row in rows:
+        name = model_label(row)
+        cells = scores.setdefault(name, {"model": name})
+        for part, reading in (("metrics", ""), ("metrics_strict", " strict")):
+            for metric, score in row.get(part, {}).items():
+                protocol = f" ({row['protocol']})" if several else ""
+                cells[f"{row['set']} {metric}{reading}{protocol}"] = _cell(score)
+        head = {"model": name, "set": row["set"], "protocol": row["protocol"]}
+        of_lengths = {
+            "problems": str(row["problems"]),
+            "samples": str(row["samples_per_problem"]),
+            "temperature": "greedy" if row["temperature"] == 0 else f"{row['temperature']:g}",
+            "mean length (tokens)": f"{row['mean_length_tokens']:.1f}",
+            "truncated": f"{100 * row['truncated_share']:.1f} %",
+        }
+        lengths.append(head | of_lengths)
+        for level, part in row["by_level"].items():
+            of_level = {metric: _cell(score) for metric, score in part["metrics"].items()}
+            levels.append(head | {"level": level, "problems": str(part["problems"])} | of_level)
+    return render(
+        "evaluation.md.jinja",
+        kinds={split_metric(metric)[0] for row in rows for metric in row["metrics"]},
+        has_strict=any(row.get("metrics_strict") for row in rows),
+        scores=table_of(list(scores.values())),
+        lengths=table_of(lengths),
+        levels=table_of(levels) if levels else "",
+    )
 
-    head = ["model", "set", "protocol", "problems", "samples", "temperature", "mean length (tokens)", "truncated"]
-    lengths = [
-        [
-            names[row["model"], row["revision"]],
-            row["set"],
-            row["protocol"],
-            str(row["problems"]),
-            str(row["samples_per_problem"]),
-            "greedy" if row["temperature"] == 0 else f"{row['temperature']:g}",
-            f"{row['mean_length_tokens']:.1f}",
-            f"{100 * row['truncated_share']:.1f} %",
-        ]
-        for row in rows
-    ]
-    text += "\n" + markdown_table(head, lengths)
 
-    metrics = list(dict.fromkeys(metric for row in rows if row["by_level"] for metric in row["metrics"]))
-    levels = [
-        [names[row["model"], row["revision"]], row["set"], row["protocol"], level, str(part["problems"])]
-        + [_cell(part["metrics"].get(metric)) for metric in metrics]
-        for row in rows
-        for level, part in row["by_level"].items()
-    ]
-    if levels:
-        head = ["model", "set", "protocol", "level", "problems", *metrics]
-        text += "\nBy difficulty level.\n\n" + markdown_table(head, levels)
-    return text
+def render(template: str, **values: Any) -> str:
+    """A Markdown report from its template."""
+    environment = Environment(loader=PackageLoader(__package__, ""), undefined=StrictUndefined)
+    environment.filters |= {"plain": escape_markdown, "points": in_points, "p": p_value}
+    return environment.get_template(template).render(values) + "\n"
+
+
+def in_points(share: float) -> str:
+    """A difference of scores in points of percent."""
+    text = f"{100 * share:+.1f}".replace("-", "−")
+    return "0.0" if text[1:] == "0.0" else text
+
+
+def p_value(p: float) -> str:
+    """A p-value with three digits."""
+    return f"{p:.3f}" if p >= 0.001 else f"{p:.1e}"
 
 
 def model_label(row: Row) -> str:
@@ -153,16 +146,59 @@ def _key(row: Row) -> tuple[str | None, ...]:
 
 
 def _is_late(model: str, step: int) -> bool:
-    match = re.fullmatch(r"checkpoint-(\d+)", model)
-    return match is not None and (int(match[1]) > step or step == 0)
+    match = _STEP.fullmatch(model)
+    return match is not None and match[1] == "" and (int(match[2]) > step or step == 0)
 
 
-def _is_wilson(score: dict[str, Any]) -> bool:
-    return score["interval"] == "wilson"
-
-
-def _cell(score: dict[str, Any] | None) -> str:
-    if score is None:
-        return "–"
+def _cell(score: dict[str, Any]) -> str:
     value, low, high = (100 * score[key] for key in ("value", "low", "high"))
-    return f"{value:.1f} [{low:.1f}, {high:.1f}]{' W' if _is_wilson(score) else ''}"
+    return f"{value:.1f} [{low:.1f}, {high:.1f}]{' W' if score['interval'] == 'wilson' else ''}"
+
+
+def draw_rows(rows: Sequence[Row]) -> bytes:
+    """A PNG with one panel per set and protocol, in percent; permissive scores if there are strict ones too.
+
+    If all models of a panel are `checkpoint-<step>` of one run, a line per metric goes over the steps. Else the points
+    of a model stand beside those of the others, by metric. The bars are 95 % intervals.
+    """
+    panels: dict[str, list[Row]] = {}
+    for row in rows:
+        panels.setdefault(f"{row['set']}, {row['protocol']}", []).append(row)
+    columns = min(3, len(panels))
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(1 + 5 * columns, 0.6 + 3.6 * lines), dpi=120, layout="constrained")  # pyplot has state
+    for place, (title, panel) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(lines, columns, place)
+        metrics = list(dict.fromkeys(metric for row in panel for metric in row["metrics"]))
+        steps = [_STEP.fullmatch(row["model"]) for row in panel]
+        of_one_run = len(panel) > 1 and all(steps) and len({match[1] for match in steps}) == 1
+        series: dict[str, list[tuple[float, dict]]] = {}  # by label
+        for i, (row, match) in enumerate(zip(panel, steps, strict=True)):
+            for metric, score in row["metrics"].items():
+                x = int(match[2]) if of_one_run else metrics.index(metric) + 0.6 * (i + 0.5) / len(panel) - 0.3
+                series.setdefault(metric if of_one_run else row["model"][-32:], []).append((x, score))
+        for label, points in series.items():
+            points.sort(key=lambda point: point[0])
+            value, low, high = ([100 * score[key] for _, score in points] for key in ("value", "low", "high"))
+            # a percentile interval of a skewed score may exclude the score itself
+            below = [max(0.0, v - end) for v, end in zip(value, low, strict=True)]
+            above = [max(0.0, end - v) for v, end in zip(value, high, strict=True)]
+            label = label.replace("$", r"\$").lstrip(
+                "_"
+            )  # a $ starts a formula, and labels with a leading _ are omitted
+            style = "o-" if of_one_run else "o"
+            axes.errorbar([x for x, _ in points], value, [below, above], fmt=style, capsize=3, label=label or "model")
+        if of_one_run:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.set_xlabel("optimizer step", labelpad=0)
+        else:
+            axes.set_xticks(range(len(metrics)), metrics)
+            axes.set_xlim(-1, len(metrics))
+        axes.set_title(title.replace("$", r"\$"))
+        axes.set_ylabel("percent, read permissively" if any(row.get("metrics_strict") for row in panel) else "percent")
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3, axis="y")
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False, fontsize="small")
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    return png.getvalue()

@@ -1,12 +1,10 @@
 """Puts the settings of a run and the sizes of a model into the formulas."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil, inf
 
 from ...config import CreditConfig
-from ...passes.flops import Pass, rows_pass
-from . import formulas
-from .formulas import Layout, Shape
+from .formulas import Layout, Shape, memory, prompts_on, segment_starts, tree_size
 
 
 UNSURE = 0.2  # assumed share of tokens below `probability_threshold`
@@ -27,9 +25,6 @@ class Range:
         return Range(self.mean * factor, self.most * factor)
 
 
-NOTHING = Range(0, 0)
-
-
 @dataclass
 class Assumed:
     """What a plan needs besides the settings of a run. `None` means unknown.
@@ -38,67 +33,35 @@ class Assumed:
         prompt: Mean tokens of a prompt; `None`: half of `longest_prompt`, or 256 if that is unknown too.
         response: Mean tokens of a response; `None`: half of `max_completion_length`.
         segments: Mean segments of a response; `None`: by the settings.
-        states: States of a chain to value per response, and `left`, the mean share of a response that is left at them;
-            `None`: by the segments.
         prompts: Rows of the data set.
         longest_prompt: `max_prompt_tokens`, if it is set.
-        sources: The sources of measured values, by name.
     """
 
     prompt: float | None = None
     response: float | None = None
     segments: float | None = None
-    states: float | None = None
-    left: float | None = None
     prompts: int | None = None
     longest_prompt: int | None = None
-    sources: dict[str, str] = field(default_factory=dict)
-
-    def source(self, name: str, flag: str) -> str:
-        """The source of a value: a measurement, or its flag."""
-        return f" as in {self.sources[name]}" if name in self.sources else f" ({flag})"
 
 
 @dataclass
 class Plan:
-    """The cost of one generation batch, and how many batches and steps there are.
+    """The size of a run.
 
     Attributes:
-        processes: Number of GPUs.
-        prompts, responses: Prompts and responses of a generation batch; the leaves of trees are responses.
-        generated: Tokens of a generation batch.
-        continued: Continuations of a chain, or nodes of all trees.
-        is_chain: Whether `continued` are continuations.
-        passes: Tokens of the forward passes over a generation batch: "old", "reference", "loss".
-        flops: FLOPs of "generation" and of `passes`.
+        step: Amounts per optimizer step by name: prompts, responses (the leaves of trees), continuations of a chain or
+            nodes of trees, generated tokens, tokens of each kind of forward pass.
         memory: Bytes per GPU by purpose.
         batches_per_step: Generation batches per optimizer step.
         steps: Optimizer steps of the run, `None` if the number of prompts is unknown.
         notes: Assumptions, one sentence each.
     """
 
-    processes: int
-    prompts: float
-    responses: Range
-    generated: Range
-    continued: Range
-    is_chain: bool
-    passes: dict[str, Range]
-    flops: dict[str, float]
+    step: dict[str, Range]
     memory: dict[str, float]
     batches_per_step: float
     steps: int | None
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def scored(self) -> float:
-        """Texts of a generation batch that get a reward."""
-        return self.responses.mean + (self.continued.mean if self.is_chain else 0.0)
-
-    @property
-    def forward_flops(self) -> float:
-        """FLOPs of a generation batch's passes for π_old and the reference."""
-        return self.flops.get("old", 0.0) + self.flops.get("reference", 0.0)
+    notes: list[str]
 
 
 def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed) -> Plan:
@@ -122,45 +85,31 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
         limit = f"and at most {1 + args.max_refills} times as much (max_refills)"
         notes.append(f"no refills: if half of the groups have signal, sampling takes twice as much, {limit}")
     rows, most = args.per_device_train_batch_size * args.steps_per_generation, args.max_completion_length
-    prompts, count = rows / args.num_generations, rows
-    prompt, length = _prompt(assumed, notes), Range(_response(assumed, most, notes), most)
-    generated, responses, continued, new, squares = length * rows, Range(rows, rows), NOTHING, NOTHING, 0.0
-    trees = []
-    if args.rollouts == "tree":
-        tree = {"branching": args.tree_branching, "segment": args.tree_segment_length}
-        trees = [formulas.tree_size(**tree, length=x) for x in (length.mean, length.most)]
+    prompts = rows / args.num_generations
+    prompt, length = _prompt(assumed, notes), _response(assumed, most, notes)
+    # amounts of a generation batch
+    batch = {"prompts": Range(prompts, prompts), "responses": Range(rows, rows)}
+    generated, row, stored = length * rows, prompt + length, Range(0, 0)
     if args.rollouts == "chain":
-        shared = formulas.prompts_on(rows // layout.processes, args.num_generations, layout.processes)
-        continued, tokens, prefill = _chain(args, assumed, length.mean, rows, shared, notes)
+        batch["continuations"], tokens = _chain(args, assumed, length.mean, rows, layout.processes, notes)
         generated += tokens
-        prefill += (rows + continued.mean / args.rollouts_per_state) * prompt.mean
-    elif trees:
-        generated, continued, responses = (
-            Range(*(prompts * getattr(tree, name) for tree in trees)) for name in ("tokens", "nodes", "leaves")
-        )
-        prefill = prompts * (prompt.mean * len(args.tree_branching) + trees[0].prefix_tokens)
-        count = min(rows, int(continued.mean))
-        squares = prompts * trees[0].squares(prompt.mean, rows=count / prompts if args.tree_rows == "packed" else 1)
+    elif args.rollouts == "tree":
+        batch["responses"], batch["nodes"], generated, row = _trees(args, prompts, prompt, length, notes)
         if args.replay_iterations > 1 and not args.use_vllm:
-            new = prompt * prompts + generated
-        notes.append("every path of a tree is as long as a response is on average")
-        if count < rows:
-            notes.append(f"trees have {count:,} nodes for the {rows:,} rows of a batch: the other rows are empty")
-    else:
-        prefill = (prompts if args.use_vllm else rows) * prompt.mean
-    tokens, scored = _row(args, prompt, length, trees, notes)
-    passes, computed = _passes(args, tokens, scored, rows=count, new=new, squares=squares)
-    context = prompt.mean + length.mean / 2
-    flops = {
-        "generation": formulas.generation_flops(shape, tokens=generated.mean, context=context, prefill=prefill),
-        **{name: shape.cost.forward(of) for name, of in computed.items()},
+            stored = prompt * prompts + generated  # π_old of the rows that are kept for later batches
+        if batch["nodes"].mean < rows:
+            filled = int(batch["nodes"].mean)
+            notes.append(f"trees have {filled:,} nodes for the {rows:,} rows of a batch: the other rows are empty")
+            rows = filled
+    batch |= {
+        "generated tokens": generated,
+        "tokens of passes: π_old": row * rows * needs_old(args) + stored,
+        "tokens of passes: reference": row * rows * (args.beta != 0.0),
+        "tokens of passes: loss": row * rows * args.num_iterations,
     }
-    loss = formulas.training_flops(shape, computed["loss"], checkpointing=layout.checkpointing)
-    flops["loss"] = args.num_iterations * loss
+    batches_per_step = args.gradient_accumulation_steps / (args.steps_per_generation * args.num_iterations)
     longest = args.vllm_max_model_length if args.use_vllm and args.vllm_max_model_length else inf
     size, widest = args.per_device_train_batch_size // layout.processes, int(min(prompt.most + most, longest))
-    if formulas.optimizer_states(layout.optimizer) is None:
-        notes.append(f"optim={layout.optimizer!r} has AdamW's state")
     if args.use_vllm and args.vllm_mode == "colocate":
         asleep = ", which sleeps while the model trains" if args.vllm_enable_sleep_mode else ""
         notes.append(
@@ -169,154 +118,12 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
         )
     notes.append(f"a micro-batch of {size} rows of {widest:,} tokens (the longest prompt and response) in memory")
     return Plan(
-        processes=layout.processes,
-        prompts=prompts,
-        responses=responses,
-        generated=generated,
-        continued=continued,
-        is_chain=args.rollouts == "chain",
-        passes=passes,
-        flops=flops,
-        memory=formulas.memory(shape, layout, tokens=size * widest, scored=size * most),
-        batches_per_step=batches_per_step(args),
+        step={name: amount * batches_per_step for name, amount in batch.items() if amount.most},
+        memory=memory(shape, layout, tokens=size * widest, scored=size * most),
+        batches_per_step=batches_per_step,
         steps=_steps(args, assumed.prompts),
         notes=notes,
     )
-
-
-def batches_per_step(args: CreditConfig) -> float:
-    """Generation batches per optimizer step."""
-    return args.gradient_accumulation_steps / (args.steps_per_generation * args.num_iterations)
-
-
-def _prompt(assumed: Assumed, notes: list[str]) -> Range:
-    """Tokens of a prompt."""
-    mean, longest = assumed.prompt, assumed.longest_prompt
-    if mean is not None:
-        most = mean if longest is None else longest
-        notes.append(f"prompts of {mean:,.0f} tokens on average{assumed.source('prompt', '--prompt_length')}")
-    else:
-        most = 512 if longest is None else longest
-        mean, why = most / 2, "a guess" if longest is None else "half of max_prompt_tokens"
-        notes.append(f"prompts of {mean:,.0f} tokens on average, {why} (--prompt_length)")
-    if longest is None:
-        notes.append(f"prompts of at most {most:,.0f} tokens; no setting limits them (max_prompt_tokens)")
-    return Range(mean, max(most, mean))
-
-
-def _response(assumed: Assumed, most: int, notes: list[str]) -> float:
-    """Mean tokens of a response."""
-    if assumed.response is None:
-        notes.append(f"responses of {most / 2:,.0f} tokens on average, half of the most (--response_length)")
-        return most / 2
-    notes.append(
-        f"responses of {assumed.response:,.0f} tokens on average{assumed.source('response', '--response_length')}"
-    )
-    return min(assumed.response, most)
-
-
-def _chain(
-    args: CreditConfig, assumed: Assumed, length: float, rows: int, shared: int, notes: list[str]
-) -> tuple[Range, Range, float]:
-    """Continuations of a generation batch, their tokens, and the tokens of responses that they continue."""
-    at_first = not args.uses_released_code("spo_first_cutpoint")
-    begins = _most_begins(args, at_first)
-    most = Range(
-        sum(shared if b == 0 else rows for b in begins),
-        formulas.most_rollout_tokens(begins, length=args.max_completion_length, rows=rows, starts=shared),
-    )
-    if assumed.states is not None:
-        states, left = rows * assumed.states, assumed.left
-        there = f"{left:.0%} of it left there{assumed.source('states', '--rates_from')}"
-        notes.append(f"{assumed.states:.2f} states to value per response, {there}")
-    else:
-        first = at_first and args.initial_value != "group"
-        segments = _segments(args, assumed, length, notes) - (at_first and not first)
-        if args.max_valued_steps is not None:
-            segments = min(segments, args.max_valued_steps + first)
-        states, left = formulas.mean_states(segments, rows=rows, starts=shared, at_first=first)
-        notes.append("equal prefixes at the first token only; half of a response left at the others")
-    n = args.rollouts_per_state
-    return (
-        Range(n * states, n * most.mean),
-        Range(n * states * left * length, n * most.most),
-        states * (1 - left) * length,
-    )
-
-
-def _segments(args: CreditConfig, assumed: Assumed, length: float, notes: list[str]) -> float:
-    """Mean segments of a response."""
-    if assumed.segments is not None:
-        notes.append(f"{assumed.segments:.1f} segments of a response{assumed.source('segments', '--segments')}")
-        return assumed.segments
-    if args.segmentation == "fixed_length":
-        return max(1.0, length / args.segment_length)
-    if args.segmentation in ("fixed_count", "cutpoints") and args.num_segments is not None:
-        return min(args.num_segments, length)
-    if args.segmentation == "cutpoints":
-        found = 1 + UNSURE * length / args.cutpoint_interval
-        why = f"{UNSURE:.0%} of tokens less sure than {args.probability_threshold}"
-    else:
-        found, why = max(1.0, length / STEP_TOKENS), f"steps of {STEP_TOKENS} tokens"
-    notes.append(f"{why}: {found:.1f} segments (--segments)")
-    return found
-
-
-def _most_begins(args: CreditConfig, at_first: bool) -> list[int]:
-    """The valued places of the response that costs most."""
-    cutpoints, step, count = args.segmentation == "cutpoints", 1, None
-    if args.segmentation == "fixed_length":
-        step = args.segment_length
-    elif cutpoints and args.num_segments is None:
-        step = args.cutpoint_interval
-    elif cutpoints or args.segmentation == "fixed_count":  # most is left to write if all segments begin early
-        count = args.num_segments
-    first = int(not at_first)  # where a first cutpoint costs most: the state before the first token is shared
-    last = args.uses_released_code("spo_last_token")
-    begins = formulas.every(step, length=args.max_completion_length, first=first, last=last)[:count]
-    later = [b for b in begins if b > 0][: args.max_valued_steps]
-    return [0, *later] if args.initial_value != "group" else later
-
-
-def _row(
-    args: CreditConfig, prompt: Range, length: Range, trees: list[formulas.TreeSize], notes: list[str]
-) -> tuple[Range, Range]:
-    """Tokens of a row of training, and of its part after the prompt."""
-    if not trees or args.tree_rows == "paths":
-        return prompt + length, length
-    if args.tree_rows == "nodes":
-        notes.append("all nodes of a tree are equally likely to be rows")
-        nodes = max(trees[0].nodes, 1)
-        return prompt + Range(trees[0].path_tokens / nodes, length.most), Range(trees[0].tokens / nodes, length.most)
-    rows = args.num_generations
-    notes.append(f"the nodes of a tree packed into {rows} rows of equal length; every node has an advantage")
-    # a branch repeats the token before it, and a row repeats the path that it continues
-    path = args.tree_segment_length * (len(args.tree_branching) - 1)
-    packed = Range(*((tree.tokens + tree.nodes) / rows + path for tree in trees))
-    return prompt + packed, packed
-
-
-def _passes(
-    args: CreditConfig, tokens: Range, scored: Range, *, rows: int, new: Range, squares: float
-) -> tuple[dict[str, Range], dict[str, Pass]]:
-    """Tokens of the forward passes over a generation batch, and the passes with their mean tokens.
-
-    `new` are the tokens of packed passes over trees whose rows are kept for later batches, and `squares` the pairs of
-    tokens in attention over all trees if packed.
-    """
-    whole = rows_pass(rows, length=tokens.mean, scored=scored.mean)
-    if args.rollouts == "tree" and args.tree_rows == "packed":
-        whole = whole._replace(squares=squares)
-    of_rows = tokens * rows
-    found, computed = {}, {}
-    if needs_old(args) or new.most:
-        found["old"] = of_rows * needs_old(args) + new
-        packed = Pass(new.mean, squares if new.most else 0.0, new.mean)
-        computed["old"] = Pass(*(a * needs_old(args) + b for a, b in zip(whole, packed, strict=True)))
-    if args.beta != 0.0:
-        found["reference"], computed["reference"] = of_rows, whole
-    found["loss"], computed["loss"] = of_rows * args.num_iterations, whole
-    return found, computed
 
 
 def needs_old(args: CreditConfig) -> bool:
@@ -327,12 +134,110 @@ def needs_old(args: CreditConfig) -> bool:
     return not args.is_aligned or corrected or args.rollouts == "chain"
 
 
+def _prompt(assumed: Assumed, notes: list[str]) -> Range:
+    """Tokens of a prompt."""
+    longest, mean, why = assumed.longest_prompt, assumed.prompt, ""
+    most = longest or mean or 512
+    if mean is None:
+        mean, why = most / 2, ", a guess" if longest is None else ", half of max_prompt_tokens"
+    notes.append(f"prompts of {mean:,.0f} tokens on average{why} (--prompt_length)")
+    if longest is None:
+        notes.append(f"prompts of at most {most:,.0f} tokens; no setting limits them (max_prompt_tokens)")
+    return Range(mean, max(mean, most))
+
+
+def _response(assumed: Assumed, most: int, notes: list[str]) -> Range:
+    """Tokens of a response."""
+    why = ", half of the most" if assumed.response is None else ""
+    mean = most / 2 if assumed.response is None else assumed.response
+    notes.append(f"responses of {mean:,.0f} tokens on average{why} (--response_length)")
+    return Range(min(mean, most), most)
+
+
+def _trees(
+    args: CreditConfig, prompts: float, prompt: Range, length: Range, notes: list[str]
+) -> tuple[Range, Range, Range, Range]:
+    """Leaves, nodes and tokens of the trees of a generation batch, and the tokens of a row of training."""
+    expected, largest = (
+        tree_size(args.tree_branching, segment=args.tree_segment_length, length=x) for x in (length.mean, length.most)
+    )
+    notes.append("every path of a tree is as long as a response is on average")
+    row = prompt + length
+    if args.tree_rows == "nodes":
+        notes.append("all nodes of a tree are equally likely to be rows")
+        row = prompt + Range(expected.path_tokens / max(expected.nodes, 1), length.most)
+    elif args.tree_rows == "packed":
+        per_tree = args.num_generations
+        notes.append(f"the nodes of a tree packed into {per_tree} rows of equal length; every node has an advantage")
+        # a branch repeats the token before it, and a row repeats the path that it continues
+        path = args.tree_segment_length * (len(args.tree_branching) - 1)
+        row = prompt + Range(*((tree.tokens + tree.nodes) / per_tree + path for tree in (expected, largest)))
+    leaves, nodes, tokens = (
+        Range(getattr(expected, name), getattr(largest, name)) * prompts for name in ("leaves", "nodes", "tokens")
+    )
+    return leaves, nodes, tokens, row
+
+
+def _chain(
+    args: CreditConfig, assumed: Assumed, length: float, rows: int, processes: int, notes: list[str]
+) -> tuple[Range, Range]:
+    """Continuations of a generation batch, and their tokens."""
+    shared = prompts_on(rows // processes, args.num_generations, processes)
+    at_first = not args.uses_released_code("spo_first_cutpoint")
+    values_start = at_first and args.initial_value != "group"
+    segments = _segments(args, assumed, length, notes) - (at_first and not values_start)
+    if args.max_valued_steps is not None:
+        segments = min(segments, args.max_valued_steps + values_start)
+    later = rows * max(0.0, segments - values_start)
+    starts = shared * values_start  # all of a response is left there, and half of it elsewhere
+    notes.append("equal prefixes at the first token only; half of a response left at the others")
+    begins = _most_begins(args, at_first)
+    # a prompt is continued once for all of its responses
+    counts = [shared if place == 0 else rows for place in begins]
+    most = sum(n * (args.max_completion_length - place) for n, place in zip(counts, begins, strict=True))
+    tokens = Range((later / 2 + starts) * length, most)
+    return Range(later + starts, sum(counts)) * args.rollouts_per_state, tokens * args.rollouts_per_state
+
+
+def _segments(args: CreditConfig, assumed: Assumed, length: float, notes: list[str]) -> float:
+    """Mean segments of a response."""
+    if assumed.segments is not None:
+        notes.append(f"{assumed.segments:.1f} segments of a response (--segments)")
+        return assumed.segments
+    if args.segmentation == "fixed_length":
+        return max(1.0, length / args.segment_length)
+    if args.segmentation in ("fixed_count", "cutpoints") and args.num_segments is not None:
+        return min(args.num_segments, length)
+    if args.segmentation == "cutpoints":
+        segments = 1 + UNSURE * length / args.cutpoint_interval
+        why = f"{UNSURE:.0%} of tokens less sure than {args.probability_threshold}"
+    else:
+        segments, why = max(1.0, length / STEP_TOKENS), f"steps of {STEP_TOKENS} tokens"
+    notes.append(f"{why}: {segments:.1f} segments (--segments)")
+    return segments
+
+
+def _most_begins(args: CreditConfig, at_first: bool) -> list[int]:
+    """The valued places of the response that costs most."""
+    step, count = 1, None
+    if args.segmentation == "fixed_length":
+        step = args.segment_length
+    elif args.segmentation == "cutpoints" and args.num_segments is None:
+        step = args.cutpoint_interval
+    elif args.segmentation in ("cutpoints", "fixed_count"):  # most is left to write if all segments begin early
+        count = args.num_segments
+    first = int(not at_first)  # where a first cutpoint costs most: the state before the first token is shared
+    last = args.uses_released_code("spo_last_token")
+    begins = segment_starts(step, length=args.max_completion_length, first=first, last=last)[:count]
+    later = [place for place in begins if place > 0][: args.max_valued_steps]
+    return [0, *later] if args.initial_value != "group" else later
+
+
 def _steps(args: CreditConfig, prompts: int | None) -> int | None:
     if args.max_steps > 0:
         return args.max_steps
     if prompts is None:
         return None
     rows = args.per_device_train_batch_size * args.steps_per_generation
-    batches = prompts // (rows // args.num_generations)
-    micro = batches * args.steps_per_generation * args.num_iterations
+    micro = prompts // (rows // args.num_generations) * args.steps_per_generation * args.num_iterations
     return ceil(max(1, ceil(micro / args.gradient_accumulation_steps)) * args.num_train_epochs)

@@ -8,7 +8,6 @@ from ...settings.arguments import Choices
 from ...support.adapters import adapter_base
 from .estimate import Assumed
 from .formulas import Layout
-from .rates import Rates, read_rates
 
 
 _KINDS = {"NO": "none", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp", "FSDP": "fsdp"}
@@ -51,40 +50,12 @@ def layout_of(choices: Choices, launcher: Mapping[str, Any], processes: int) -> 
     )
 
 
-def measured(
-    choices: Choices,
-    *,
-    prompt_length: float | None,
-    response_length: float | None,
-    segments: float | None,
-    prompts: int | None,
-    tokens_per_second: float | None,
-    tflops: float | None,
-    rates_from: str | None,
-) -> tuple[Rates | None, Assumed]:
-    """The rates, `None` if there are none, and the lengths: as the flags of `trl-credit plan` say, else as measured in
-    the run of the folder `rates_from`, else as in the embedded task."""
-    assumed = Assumed(
-        prompt=prompt_length,
-        response=response_length,
-        segments=segments,
-        prompts=prompts,
-        longest_prompt=choices.data.max_prompt_tokens,
-    )
+def fill_assumed(assumed: Assumed, choices: Choices) -> None:
+    """Adds what the settings say about the prompts: the limit of their length, or those of the embedded task."""
+    assumed.longest_prompt = choices.data.max_prompt_tokens
     task = task_of_model(choices.model.model_name_or_path)
     if task is not None and (choices.data.dataset_name or DEMO.name) == task.name:
-        prompts = demo_dataset(seed=choices.args.seed, task=task)["prompt"]  # a character is a token
-        assumed.prompts, assumed.longest_prompt = assumed.prompts or len(prompts), max(map(len, prompts))
-        if assumed.prompt is None:
-            assumed.prompt, assumed.sources["prompt"] = sum(map(len, prompts)) / len(prompts), "the embedded task"
-    if rates_from is None:
-        known = tokens_per_second or tflops
-        flops = tflops * 1e12 if tflops else None
-        return (Rates(tokens_per_second, flops, flops) if known else None), assumed
-    rates, lengths = read_rates(rates_from, prompt=assumed.prompt)
-    for name, length in lengths._asdict().items():
-        is_given = getattr(assumed, name) is not None or (name in ("states", "left") and segments is not None)
-        if not is_given and length is not None:
-            setattr(assumed, name, length)
-            assumed.sources[name] = rates_from
-    return rates, assumed
+        lengths = [len(prompt) for prompt in demo_dataset(seed=choices.args.seed, task=task)["prompt"]]
+        assumed.longest_prompt = max(lengths)  # a character is a token
+        assumed.prompts = assumed.prompts or len(lengths)
+        assumed.prompt = assumed.prompt or sum(lengths) / len(lengths)

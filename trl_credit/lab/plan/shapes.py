@@ -18,7 +18,7 @@ from .formulas import Shape
 
 
 VOCABULARY = 151_936  # Qwen's
-GET_CONFIG = "hf download {} config.json, or name a folder that has config.json"  # by the name of a model
+GET_CONFIG = "hf download MODEL config.json, or name a folder that has config.json"
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -42,11 +42,11 @@ def read_shape(name: str, *, revision: str | None = None, adapter: PeftConfig | 
         adapter = PeftConfig.from_pretrained(name)
         adapter.inference_mode = False
         shape = read_shape(base, adapter=adapter)
-        made = f"{name} is an adapter of {base}, and is trained further"
-        return replace(shape, source=made if shape.source is None else f"{made}; {shape.source}")
+        further = f"{name} is an adapter of {base}, and is trained further"
+        return replace(shape, source=further if shape.source is None else f"{further}; {shape.source}")
     fix = "give --parameters, --layers and --hidden_size, such as --parameters 1.5B --layers 28 --hidden_size 1536"
     if adapter is not None:  # which are counted on a configuration
-        fix = f"--use_peft needs its config.json: {GET_CONFIG.format(name)}"
+        fix = f"--use_peft needs its config.json: {GET_CONFIG}"
     try:
         config = AutoConfig.from_pretrained(name, revision=revision, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -55,8 +55,8 @@ def read_shape(name: str, *, revision: str | None = None, adapter: PeftConfig | 
             where = "is in a folder or in the cache of the Hub, and the package's table lacks it"
             raise ValueError(f"no configuration of {name!r} {where}: {fix}") from error
         model, config = known
-        made = "" if model == name else f", from which {name} is made,"
-        return replace(shape_of(config, adapter=adapter), source=f"sizes of {model}{made} from the package's table")
+        tuned = "" if model == name else f", from which {name} is made,"
+        return replace(shape_of(config, adapter=adapter), source=f"sizes of {model}{tuned} from the package's table")
     try:
         return shape_of(config, adapter=adapter)
     except (ValueError, ImportError, AttributeError) as error:
@@ -90,13 +90,8 @@ def shape_of(config: PreTrainedConfig, *, adapter: PeftConfig | None = None) -> 
     text = config.get_text_config()
     head = model.get_output_embeddings().weight
     ends = {id(head), id(model.get_input_embeddings().weight)}
-    experts = getattr(text, "num_experts", None) or getattr(text, "num_local_experts", None)
-    share = getattr(text, "num_experts_per_tok", experts) / experts if experts else 1.0
-    matrix, has_head_norms = 0, False
-    for key, p in model.named_parameters():
-        has_head_norms |= key.endswith("q_norm.weight")
-        if p.dim() > 1 and id(p) not in ends:
-            matrix += int(p.numel() * (share if ".experts." in key else 1))
+    matrix = sum(p.numel() for p in model.parameters() if p.dim() > 1 and id(p) not in ends)
+    has_head_norms = any(key.endswith("q_norm.weight") for key, _ in model.named_parameters())
     heads = text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // heads
     inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
@@ -120,28 +115,23 @@ def shape_of(config: PreTrainedConfig, *, adapter: PeftConfig | None = None) -> 
     )
 
 
-def manual_shape(parameters: str, *, layers: int | None, hidden: int | None, vocabulary: int | None) -> Shape:
+def manual_shape(parameters: str, layers: int | None, hidden: int | None, vocabulary: int | None = None) -> Shape:
     """The sizes of a model whose configuration is not available. It has tied embeddings, and a feed-forward block of
     three matrices that has the remaining parameters.
 
     Raises:
         ValueError: a number is missing or malformed, or the sizes need more parameters than there are.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", parameters.strip().upper())
-    if found is None:
+    number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMBT]?)", parameters.strip().upper())
+    if number is None:
         raise ValueError(f"--parameters must be a number such as 1.5B or 350M, got {parameters!r}")
-    count = round(float(found[1]) * _UNITS[found[2]])
-    for flag, value in (("--layers", layers), ("--hidden_size", hidden)):
-        if value is None:
-            raise ValueError(f"--parameters goes with --layers and --hidden_size: set {flag}")
-        if value < 1:
-            raise ValueError(f"{flag} must be at least 1, got {value}")
-    vocabulary = VOCABULARY if vocabulary is None else vocabulary
+    count = round(float(number[1]) * _UNITS[number[2]])
+    if layers is None or hidden is None:
+        raise ValueError("--parameters goes with the other sizes: set --layers and --hidden_size")
+    vocabulary = vocabulary or VOCABULARY
     matrix = count - vocabulary * hidden
     inner = (matrix // layers - 4 * hidden**2) // (3 * hidden)
     if inner < 1:
-        sizes = f"{layers} layers of width {hidden:,} and {vocabulary:,} tokens"
-        raise ValueError(
-            f"--parameters {parameters} is too few for {sizes}: check --layers, --hidden_size, --vocabulary"
-        )
+        what = f"{layers} layers of width {hidden:,} and {vocabulary:,} tokens"
+        raise ValueError(f"--parameters {parameters} is too few for {what}: check the sizes")
     return Shape(count, count, matrix, vocabulary, hidden, layers, inner, hidden, hidden)

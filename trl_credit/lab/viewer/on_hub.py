@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import yaml
 from jinja2 import Environment, StrictUndefined
 
+from ...hub.files import publishable, refuse_tokens
 from ...hub.markdown import escape
-from ...hub.public import Public, Secrets
-from ...hub.push import Beside, Part, push_parts
+from ...hub.public import Public
+from ...hub.push import interruptible, open_repo, push_files, retry_command
 from ...observe.schema import TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, read_shard, steps
 from ...support.files import atomic_file, inside, write_atomically
 
@@ -57,9 +58,11 @@ def push_with_rollouts(
     repo_id: str,
     *,
     page: str,
+    private: bool | None = None,
+    revision: str | None = None,
     token: str | None = None,
     commit_message: str = "End of training",
-    **options: Any,
+    endpoint: str | None = None,
 ) -> list[str]:
     """Pushes the model as [`~trl_credit.hub.push`] does, then its rollout log as the data set `repo_id-rollouts` and
     the page as the static Space `repo_id-credit`, in one commit each. All three repositories are opened before anything
@@ -68,25 +71,33 @@ def push_with_rollouts(
     Args:
         page (`str`):
             HTML of the page of the rollout log.
-        folder, repo_id, token, commit_message, **options:
+        folder, repo_id, private, revision, token, commit_message, endpoint:
             As for `push`. `private` is of all three; data set and Space have the branch `main` alone.
 
     Returns:
         `list[str]`: URLs of the three commits.
 
     Raises:
-        ValueError: as `push`, or the run has no rollout log, or a text in it holds a secret. Nothing was sent.
+        ValueError: as `push`, or the run has no rollout log, or a text in it holds a token. Nothing was sent.
         PushError, OSError, PushInterrupted: as `push`. Each repository has all of its commit or nothing.
     """
-
-    def parts() -> list[Part]:
-        names = {DATASET_FOLDER: (dataset_id(repo_id), "dataset"), SPACE_FOLDER: (space_id(repo_id), "space")}
-        write_rollouts(folder, page=page, token=token)
-        files, replaced = rollout_files(folder), (RESPONSES, STEPS, TREES)
-        return [Part(Path(folder) / part, files[part], *names[part], replaced=replaced) for part in names]
-
-    beside = Beside(parts, lambda model: write_cards(folder, model))
-    return push_parts(folder, repo_id, message=commit_message, beside=beside, token=token, **options)
+    root, access = Path(folder), {"private": private, "token": token, "endpoint": endpoint}
+    files = publishable(root)
+    refuse_tokens(root, files, token)
+    write_rollouts(folder, page=page, token=token)
+    command = retry_command(folder, repo_id, private=private, revision=revision, endpoint=endpoint, with_rollouts=True)
+    beside = {DATASET_FOLDER: (dataset_id(repo_id), "dataset"), SPACE_FOLDER: (space_id(repo_id), "space")}
+    with interruptible(folder, command):
+        hint = f"Nothing was sent. To try again: {command}"
+        model, *_ = [open_repo(x, repo_type=y, hint=hint, **access) for x, y in ((repo_id, None), *beside.values())]
+        write_cards(folder, model)
+        options = {"message": commit_message, "command": command, **access}
+        urls = [push_files(root, files, repo_id, revision=revision, **options)]
+        for part, (name, kind) in beside.items():
+            replaced = (RESPONSES, STEPS, TREES)
+            files = rollout_files(folder)[part]
+            urls.append(push_files(root / part, files, name, repo_type=kind, replaced=replaced, **options))
+    return urls
 
 
 def dataset_id(repo_id: str) -> str:
@@ -117,7 +128,7 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
     root, logged = Path(folder), steps(folder)
     if not logged:
         raise ValueError(f"{folder} has no rollout log: train with --log_credit 10, or leave out --with_rollouts")
-    secrets, public = Secrets(token or ""), Public()
+    public = Public(token)
     rows: dict[str, list[dict[str, Any]]] = {TREES: [], STEPS: []}
     data = inside(root, DATASET_FOLDER)
     data.mkdir(exist_ok=True)
@@ -128,7 +139,7 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
     ):
         for _, path in logged:
             shard = read_shard(path)
-            if any(map(secrets.found_in, _texts(shard))):
+            if any(map(public.holds_token, _texts(shard))):
                 raise ValueError(f"{path} holds your access token, or another secret: leave out --with_rollouts")
             writer.write_table(_table(RESPONSES, [_response(row, shard) for row in shard.responses], path))
             nodes = [{**node, "group": group} for group, nodes in shard.trees.items() for node in nodes]

@@ -1,18 +1,20 @@
-"""Rows end to end, without padding, for attention whose kernels take sequences of unequal lengths. Kernels of GPUs are
-not here: "eager" stands for them, which finds the sequences by their positions."""
+"""Packed sequences, for attention whose kernels take sequences of unequal lengths.
+
+Kernels of GPUs are not here: "eager" stands for them, which finds the sequences by their positions.
+"""
 
 import logging
 from functools import partial
 
 import pytest
 import torch
-from passes_helpers import CASES, check_equal, compared, model_of, trained, with_slow
+from passes_helpers import CASES, check_equal, compared, model_of, trained
 from tiny_models import LAYERS
 from transformers import NemotronConfig, Qwen3Config
 
 from trl_credit.passes import shared_prefix
-from trl_credit.passes.end_to_end import sequence_attention
-from trl_credit.passes.prefix_layout import PromptRow, end_to_end, layout_of
+from trl_credit.passes.packed_sequences import sequence_attention
+from trl_credit.passes.prefix_layout import PromptRow, layout_of, packed_sequences
 
 
 PROMPTS = ["1+1=", "1234567-1234567+7654321-7654321=", "11-22+33-44+55="]
@@ -22,7 +24,7 @@ SMALL = {"hidden_size": 32, "intermediate_size": 64, **LAYERS, "num_key_value_he
 @pytest.mark.parametrize("multiple", [1, 16])
 def test_rows_lie_one_after_the_other(multiple):
     rows = [PromptRow(0, 4, 3), PromptRow(1, 2, 0), PromptRow(1, 1, 4), PromptRow(0, 4, 1)]
-    packing = end_to_end(rows, multiple=multiple)
+    packing = packed_sequences(rows, multiple=multiple)
     layout = layout_of(packing, rows, widths=(5, 4))
     real = 7 + 5 + 5
     assert packing.length == -(-real // multiple) * multiple and packing.kept == packing.length - 4
@@ -39,7 +41,7 @@ def test_rows_lie_one_after_the_other(multiple):
             assert (layout.place[i, t] >= 0) == (t < row.response)
             if t < row.response:
                 assert layout.source[0, places[i, t]] == 9 * i + 5 + t
-    assert end_to_end([PromptRow(0, 3, 0)]) is None
+    assert packed_sequences([PromptRow(0, 3, 0)]) is None
 
 
 def test_models_get_the_lengths_of_the_sequences():
@@ -73,22 +75,8 @@ def exact_softmax(monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim, dtype: softmax(x, dim=dim))
 
 
-SLOW = (
-    "chain",
-    "difficulty",
-    "grpo",
-    "grpo_lambda",
-    "gspo",
-    "mask",
-    "truncated",
-    "td_upper_bound",
-    "reference",
-    "two iterations",
-)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("case", with_slow(CASES, *(name for name in SLOW if name in CASES)))
+@pytest.mark.parametrize("case", ["s_trace", "reference", "chain", "tree"])
 def test_gradients_are_those_of_padded_rows(run, monkeypatch, case):
     exact_softmax(monkeypatch)
     algo, settings = CASES[case]
@@ -108,29 +96,17 @@ def test_no_padding_is_computed(run, monkeypatch):
     assert auto.shapes[-1] == (True, (1, real)) and real < 0.8 * off.shapes[-1][1][0] * off.shapes[-1][1][1]
 
 
-@pytest.mark.parametrize(
-    ("implementation", "words"),
-    [
-        ("flash_attention_2", "computes each prompt once per row, and no padding"),
-        ("eager", "computes each prompt once per row"),
-    ],
-)
-def test_other_attention_is_said_once_with_the_fix(make_trainer, tiny_model, caplog, implementation, words):
+@pytest.mark.parametrize("implementation", ["flash_attention_2", "eager"])
+def test_other_attention_warns_where_sdpa_would_help(make_trainer, tiny_model, caplog, implementation):
     def made(config, **settings):
         model = model_of(config, tiny_model, torch.float32)
         model.config._attn_implementation = implementation  # no pass is made
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             trainer = make_trainer("grpo", trainer_kwargs={"model": model}, **settings)
-        return trainer, [record.getMessage() for record in caplog.records if "shared_prefix" in record.getMessage()]
+        warnings = [r.getMessage() for r in caplog.records if "shared_prefix" in r.getMessage()]
+        return trainer._passes.prefix.may_pack, len(warnings)
 
-    trainer, said = made(Qwen3Config(**SMALL, head_dim=16))
-    assert len(said) == 1 and words in said[0] and "{'attn_implementation': 'sdpa'}" in said[0]
-    assert trainer._passes.prefix.may_pack == (implementation == "flash_attention_2")
-    # no warning where sdpa would not help
-    for config, settings in (
-        (NemotronConfig(**SMALL), {"shared_prefix": "off"}),
-        (Qwen3Config(**SMALL, attention_dropout=0.1), {}),
-    ):
-        trainer, said = made(config, **settings)
-        assert not said and not trainer._passes.prefix.may_pack
+    assert made(Qwen3Config(**SMALL, head_dim=16)) == (implementation == "flash_attention_2", 1)
+    assert made(NemotronConfig(**SMALL), shared_prefix="off") == (False, 0)
+    assert made(Qwen3Config(**SMALL, attention_dropout=0.1)) == (False, 0)

@@ -1,9 +1,8 @@
-"""Passes over rows that lie end to end, for attention whose kernels take sequences of unequal lengths."""
+"""Packed sequences: rows one after the other, for attention whose kernels take sequences of unequal lengths."""
 
 import inspect
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 import torch
 import trl
@@ -14,7 +13,7 @@ from torch import nn
 KERNELS = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
 
 
-def can_lie_end_to_end(model: nn.Module) -> bool:
+def takes_packed_sequences(model: nn.Module) -> bool:
     """Whether a model passes the lengths of sequences on, and TRL computes no logits of the prompts between them."""
     parameters = inspect.signature(type(model).forward).parameters.values()
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
@@ -26,17 +25,9 @@ def sequence_attention(model: nn.Module, lengths: Sequence[int], device: torch.d
 
     Kernels get the lengths. Other attention of transformers finds the sequences by their positions, which start at 0.
     """
-    size = torch.tensor(lengths, device=device)
-    ends = size.cumsum(0)
-    positions = torch.arange(sum(lengths), device=device) - (ends - size).repeat_interleave(
-        size, output_size=sum(lengths)
-    )
-    bounds = torch.nn.functional.pad(ends, (1, 0)).int()
+    bounds = torch.tensor([0, *lengths], device=device).cumsum(0).int()
+    positions = torch.cat([torch.arange(n) for n in lengths]).to(device)
     given = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
     given |= {"max_length_q": max(lengths), "max_length_k": max(lengths)}
     given |= {"position_ids": positions.unsqueeze(0), "attention_mask": None}
-
-    def replace(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        return args, kwargs | given
-
-    return model.register_forward_pre_hook(replace, with_kwargs=True)
+    return model.register_forward_pre_hook(lambda module, args, kwargs: (args, kwargs | given), with_kwargs=True)

@@ -1,0 +1,120 @@
+"""Everything that lists all algorithms, written from `PRESETS`:  python benchmarks/algorithm_lists.py
+
+These are the stub `trl_credit/__init__.pyi`, the tables in README.md, docs/scaling.md and docs/coming_from_trl.md, the
+classes on the pages of docs/api, and the contents of the site in mkdocs.yml. A test compares them.
+"""
+
+import re
+from pathlib import Path
+
+import trl
+from pages import ROOT
+
+import trl_credit
+from trl_credit import STEMS
+from trl_credit.config import defaults
+from trl_credit.config.from_trl import changed_defaults
+from trl_credit.presets import PRESETS, Preset
+from trl_credit.support.files import write_atomically
+
+
+# what `plan` computes for the algorithms with rollouts, relative to GRPO, see docs/scaling.md
+OF_ROLLOUTS = {
+    "spo_chain": ["186", "1", "1", "2", "2.5"],
+    "vine_ppo": ["151", "1", "1", "2", "2.5"],
+    "spo_tree": ["26", "20", "0.9", "0.9", "6.3"],
+}
+OPTIONS = "    options: {members: false, show_signature: false}\n"
+
+
+def readme_table() -> str:
+    """The README's table of algorithms, as Markdown. The name leads to the algorithm's own page."""
+    rows = [
+        f"| [`{name}`](docs/algorithms/{name}.md) | `{_stem(preset)}Trainer` | {preset.use_when} | {preset.cost} | "
+        f"[{preset.paper['id']}](https://arxiv.org/abs/{preset.paper['id']}) |"
+        for name, preset in PRESETS.items()
+    ]
+    return "\n".join(["| `--algo` | class | use it when | costs | paper |", "|---|---|---|---|---|", *rows])
+
+
+def cost_table() -> str:
+    """The table of docs/scaling.md: a row for each kind of costs. A pass without a gradient is a quarter of GRPO's."""
+    by_cost: dict[tuple[str, ...], list[str]] = {}
+    for name, preset in PRESETS.items():
+        if preset.config.rollouts == "none":
+            several, reference = preset.config.updates_per_batch > 1, preset.config.beta > 0
+            flops = 1 + 0.25 * (several + reference)
+            cost = ("1", str(int(several)), "1 (β > 0)" if reference else "0", "1", f"{flops:g}")
+        else:
+            cost = tuple(OF_ROLLOUTS[name])
+        by_cost.setdefault(cost, []).append(f"`{name}`")
+    head = "| `--algo` | generated tokens | π_old | reference | loss | FLOPs of passes |\n|---|---|---|---|---|---|\n"
+    return head + "\n".join(f"| {', '.join(names)} | {' | '.join(cost)} |" for cost, names in by_cost.items())
+
+
+def changed_table() -> str:
+    """The table of docs/coming_from_trl.md: what each preset changes of TRL's defaults."""
+    columns, plain = ("loss_type", "beta", "use_bias_correction_kl"), defaults(trl.GRPOConfig)
+    head = ["configuration", *[f"`{name}`" for name in columns], "others"]
+    rows = [head, ["---"] * len(head), ["TRL's `GRPOConfig`", *[_value(plain[name]) for name in columns], ""]]
+    for preset in PRESETS.values():
+        changed = changed_defaults(preset.config)
+        cells = [_value(changed.pop(field)[1]) if field in changed else "" for field in columns]
+        others = [f"`{field}` {_value(theirs)} → {_value(ours)}" for field, (theirs, ours) in changed.items()]
+        rows.append([f"`{preset.config.__name__}`", *cells, ", ".join(others)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def stub(before: str) -> str:
+    """The stub, with the lines of `before` that are not those of an algorithm."""
+    lines = [
+        line
+        for line in before.partition("\n__version__")[0].splitlines()
+        if not re.match(r"from \.presets\.\w+ import", line)
+    ]
+    comments, imports = lines[:1], lines[1:]
+    imports += [f"from .presets.{name} import {stem}Config" for name, stem in STEMS.items()]
+    imports.sort(key=lambda line: line.split()[1])
+    trainers = [f"class {stem}Trainer(CreditTrainer): ..." for stem in sorted(STEMS.values(), key="{}Trainer".format)]
+    public = [f'    "{name}",' for name in trl_credit.__all__]
+    blocks = [[*comments, *imports], ["__version__: str"], trainers, ["__all__ = [", *public, "]"]]
+    return "\n\n".join("\n".join(block) for block in blocks) + "\n"
+
+
+def written() -> dict[Path, str]:
+    """Every file with the text that it must have."""
+    docs, api = ROOT / "docs", ROOT / "docs" / "api"
+    contents = "".join(f"      - {preset.name}: algorithms/{name}.md\n" for name, preset in PRESETS.items())
+    classes = {
+        kind: "\n".join(f"::: trl_credit.{stem}{kind}\n{OPTIONS}" for stem in STEMS.values())
+        for kind in ("Config", "Trainer")
+    }
+    blocks = {kind: rf"(::: trl_credit\.(?!Credit)\w+{kind}\n{re.escape(OPTIONS)}\n?)+" for kind in classes}
+    replaced = [
+        (ROOT / "README.md", r"\| `--algo` \| class \|(.*\n\|)*.*\|", readme_table()),
+        (docs / "scaling.md", r"\| `--algo` \| generated tokens \|(.*\n\|)*.*\|", cost_table()),
+        (docs / "coming_from_trl.md", r"\| configuration \| `loss_type` \|(.*\n\|)*.*\|", changed_table()),
+        (api / "configurations.md", blocks["Config"], classes["Config"]),
+        (api / "trainers.md", blocks["Trainer"], classes["Trainer"]),
+        (ROOT / "mkdocs.yml", r"(      - .*: algorithms/(?!index)\w+\.md\n)+", contents),
+    ]
+    texts = {path: path.read_text(encoding="utf-8") for path, _, _ in replaced}
+    for path, pattern, text in replaced:
+        texts[path], places = re.subn(pattern, lambda _, text=text: text, texts[path])
+        if places != 1:
+            raise ValueError(f"{path.name} has {places} places for its list of algorithms, not 1")
+    path = ROOT / "trl_credit" / "__init__.pyi"
+    return {**texts, path: stub(path.read_text(encoding="utf-8"))}
+
+
+def _stem(preset: Preset) -> str:
+    return preset.config.__name__.removesuffix("Config")
+
+
+def _value(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+if __name__ == "__main__":
+    for path, text in written().items():
+        write_atomically(path, text)

@@ -1,0 +1,285 @@
+"""`trl-credit eval A B`: paired differences from the first model, in `differences.json` and `differences.md`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from math import ceil, isfinite
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from ...support.files import write_atomically
+from ..statistics import holm, paired_difference
+from ..tables import table_of
+from .problems import set_label
+from .protocols import split_metric
+from .runner import evaluate
+from .sample_store import SampleFile, is_evaluation, read_evaluation, read_stored, sample_path
+from .samplers import relative_name
+from .score_report import in_points, model_label, p_value, render
+from .scores import Row, problem_score
+
+
+DIFFERENCES_VERSION = 1
+MAX_SAMPLES = 10_000  # beyond it, a few more problems are cheaper
+# header fields that must agree; the number of samples, the seed and the engine may differ
+SAME = (
+    *("temperature", "max_new_tokens", "max_context", "top_p", "top_k"),
+    *("prompt_style", "chat_template_kwargs", "reward", "reward_source"),
+)
+# (z_(1−α/2) + z_power)² of the normal distribution, for a power of 0.8 at α = 0.05, two-sided
+_FACTOR = (NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)) ** 2
+
+Line = dict[str, Any]  # of a file of samples
+
+
+def compare_models(
+    models: Sequence[str],
+    sets: Sequence[str] | None = None,
+    *,
+    output_dir: str | Path,
+    protocols: Sequence[str] | None = None,
+    metrics: Sequence[str] | None = None,
+    **options: Any,
+) -> list[Row]:
+    """Compares models with the first one on the problems that both have, and writes `differences.md` and `.json`.
+
+    Args:
+        models (`Sequence[str]`):
+            Two or more: models as for [`evaluate`], or folders of an evaluation, whose stored samples are used.
+        sets (`Sequence[str]`, *optional*):
+            As for `evaluate`; of stored samples, those to compare.
+        output_dir (`str` or `Path`):
+            Folder for the two files, and for what is evaluated.
+        protocols (`Sequence[str]`, *optional*):
+            As for `evaluate`, which models need; of stored samples, those to compare.
+        metrics (`Sequence[str]`, *optional*):
+            Defaults to those that both models were evaluated by.
+        options (*optional*):
+            Further arguments of `evaluate`.
+
+    Returns:
+        `list[dict]`: the rows of the table. Differences are second minus first, in [−1, 1]. p-values are corrected for
+        all rows together.
+
+    Raises:
+        ValueError: fewer than two models, no protocol for a model, or samples that cannot be compared; the message
+            names what differs.
+        OSError: a model that cannot be loaded.
+    """
+    if len(models) < 2 or len(set(models)) < len(models):
+        raise ValueError(f"a comparison needs two models or more, each named once, got {' '.join(models)}")
+    folder = Path(output_dir)
+    labels = None if sets is None else [set_label(name) for name in sets]
+    files = {model: read_evaluation(model, labels, protocols) for model in models if is_evaluation(model)}
+    sampled = [model for model in models if model not in files]
+    if sampled and protocols is None:
+        raise ValueError(f"{sampled[0]!r} is not the folder of an evaluation: give a --protocol to sample with")
+    for model in sampled:
+        changes = {**(options.get("changes") or {}), "metrics": metrics}
+        rows = evaluate([model], sets, protocols=protocols, output_dir=folder, **{**options, "changes": changes})
+        files[model] = [_stored(folder, row) for row in rows]
+    rows, left_out = [], []
+    baseline, *others = _names({model: files[model] for model in models})
+    for name, model in zip(others, models[1:], strict=True):
+        pairs, alone = _partners(files[models[0]], files[model], (baseline, name))
+        left_out += alone
+        for first, second in pairs:
+            lines = _paired_lines(first, second, (baseline, name))
+            for metric in _metrics(first, second, metrics):
+                rows.append({"baseline": baseline, "model": name, **_difference_row(first, second, lines, metric)})
+            if count := len(first.lines) + len(second.lines) - 2 * len(lines):
+                left_out.append(f"{count} problems of {first.header['set']} that only one of {baseline} and {name} has")
+    for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
+        row["p_holm"] = p
+    content = {"version": DIFFERENCES_VERSION, "comparisons": len(rows), "left_out": left_out, "rows": rows}
+    write_atomically(folder / "differences.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
+    table = table_of([_cells(row, several=len(rows) > 1) for row in rows])
+    write_atomically(
+        folder / "differences.md", render("differences.md.jinja", rows=rows, table=table, left_out=left_out)
+    )
+    return rows
+
+
+def _stored(folder: Path, row: Row) -> SampleFile:
+    file = read_stored(sample_path(folder, row["model"], row["set"], row["protocol"]))
+    # an existing file may have been scored by other metrics
+    return replace(file, header={**file.header, "metrics": list(row["metrics"])})
+
+
+def _names(files: dict[str, list[SampleFile]]) -> list[str]:
+    """The models' labels in the samples, or their folders if two labels are equal."""
+    labels = [model_label(samples[0].header) if samples else word for word, samples in files.items()]
+    folders = [relative_name(Path(word)) if Path(word).is_dir() else word for word in files]
+    return labels if len(set(labels)) == len(labels) else folders
+
+
+def _partners(
+    first: Sequence[SampleFile], second: Sequence[SampleFile], names: tuple[str, str]
+) -> tuple[list[tuple[SampleFile, SampleFile]], list[str]]:
+    """Pairs of equal sets and protocols, and sentences on the samples that only one model has.
+
+    Raises:
+        ValueError: nothing is in common.
+    """
+    pairs, left = [], (list(first), list(second))
+    # equal labels first; then a changed protocol, which may differ in nothing but the number of samples
+    for key in (lambda file: file.label, lambda file: (file.header["set"], file.protocol)):
+        for one in list(left[0]):
+            other = next((other for other in left[1] if key(other) == key(one)), None)
+            if other is not None:
+                pairs.append((one, other))
+                left[0].remove(one)
+                left[1].remove(other)
+    alone = [f"only {name} has {file.label}" for name, files in zip(names, left, strict=True) for file in files]
+    if not pairs:
+        raise ValueError(f"there is nothing to compare: {'; '.join(alone) or 'no samples of these sets and protocols'}")
+    return pairs, alone
+
+
+def _paired_lines(first: SampleFile, second: SampleFile, names: tuple[str, str]) -> list[tuple[Line, Line]]:
+    """The lines of both models for each problem that both have.
+
+    Raises:
+        ValueError: a setting, a gold or a prompt differs, or no problem is in common; the message names it.
+    """
+    if first.path.resolve() == second.path.resolve():
+        raise ValueError(f"{names[0]!r} and {names[1]!r} have the same samples, {first.path}: name two models")
+    where = f"{names[0]!r} and {names[1]!r} on {first.label} cannot be compared"
+    for key in SAME:
+        values = [file.header.get(key) for file in (first, second)]
+        if values[0] != values[1]:
+            raise ValueError(f"{where}: {key} is {values[0]!r} and {values[1]!r}. Evaluate one with the other's")
+    partners = {line["id"]: line for line in second.lines}
+    lines = [(line, partners[line["id"]]) for line in first.lines if line["id"] in partners]
+    if not lines:
+        raise ValueError(f"{where}: they have no problem id in common. Check that it is one set")
+    for what, read in (("answer or column", _gold), ("prompt", lambda line: line["prompt"])):
+        different = [a["id"] for a, b in lines if read(a) != read(b)]
+        if different:
+            which = f"{len(different)} of {len(lines)} problems of the same id have another {what}"
+            raise ValueError(f"{where}: {which}, such as {different[0]!r}. Use one set for both")
+    return lines
+
+
+def _gold(line: Line) -> dict[str, Any]:
+    # prompts are messages for one tokenizer and text for another: their digests are compared instead
+    return {key: value for key, value in line["reference"].items() if key != "prompt"}
+
+
+def _metrics(first: SampleFile, second: SampleFile, asked: Sequence[str] | None) -> list[str]:
+    """The metrics asked for, or those that both models were evaluated by.
+
+    Raises:
+        ValueError: a metric needs more samples than there are, or none can be compared.
+    """
+    counts = (first.header["samples"], second.header["samples"])
+    metrics = asked or [metric for metric in first.header["metrics"] if metric in second.header["metrics"]]
+    for metric in metrics:
+        if (k := split_metric(metric)[1]) > min(counts):
+            raise ValueError(f"--metrics {metric} needs {k} samples per problem, and {first.label} has {min(counts)}")
+    # the bias of best@k depends on the number of samples
+    metrics = [metric for metric in metrics if split_metric(metric)[0] != "best" or counts[0] == counts[1]]
+    if not metrics:
+        why = f"no metric of {first.label} can be compared (best@k needs equal numbers of samples)"
+        raise ValueError(f"{why}: give --metrics pass@1")
+    return metrics
+
+
+def _difference_row(first: SampleFile, second: SampleFile, lines: Sequence[tuple[Line, Line]], metric: str) -> Row:
+    """The comparison of two models on one set by one metric."""
+    scores = [[problem_score(metric, line) for line in of_model] for of_model in zip(*lines, strict=True)]
+    difference = paired_difference(*scores)
+    kind, k = split_metric(metric)
+    samples_needed = None
+    if kind == "avg" or (kind, k) == ("pass", 1):
+        verdicts = (
+            [[s["correct"] for s in line["samples"]] for line in of_model] for of_model in zip(*lines, strict=True)
+        )
+        samples_needed = needed_samples(difference.value, *verdicts)
+    suffice = None if samples_needed is None else isfinite(samples_needed)
+    return {
+        "set": second.header["set"],
+        "protocol": second.protocol,
+        "metric": metric,
+        "problems": len(lines),
+        "samples": [first.header["samples"], second.header["samples"]],
+        "values": [sum(of_model) / len(lines) for of_model in scores],
+        "difference": difference.value,
+        "low": difference.interval.low,
+        "high": difference.interval.high,
+        "interval": difference.interval.kind,
+        "p": difference.p,
+        "better": difference.better,
+        "worse": difference.worse,
+        "same": difference.same,
+        "needed_problems": needed_problems(np.subtract(scores[1], scores[0])),
+        "needed_samples": int(samples_needed) if suffice else None,
+        "samples_suffice": suffice,
+    }
+
+
+def needed_problems(differences: np.ndarray) -> int | None:
+    """Problems that find the mean of these differences with power 0.8 at α = 0.05: (z_(1−α/2) + z_power)² s² / mean²,
+    rounded up, at least 2. `None` for a mean of 0, or fewer than 2 problems."""
+    mean = differences.mean()
+    if len(differences) < 2 or np.isclose(mean, 0, atol=1e-12):
+        return None
+    return max(2, ceil(_FACTOR * differences.var(ddof=1) / mean**2))
+
+
+def needed_samples(
+    difference: float, first: Sequence[Sequence[bool]], second: Sequence[Sequence[bool]]
+) -> float | None:
+    """The fewest samples n of each problem for which between + within / n ≤ problems · difference² / (z + z)².
+
+    `within` is the variance of the difference of a sample of both models, mean over problems, and `between` the
+    variance of the true difference between problems; both estimates are unbiased. The covariance of the two models
+    matters because with one seed the j-th samples of both are drawn from the same random numbers.
+
+    Args:
+        difference (`float`):
+            The difference in pass@1 to find with power 0.8 at α = 0.05.
+        first, second (`Sequence[Sequence[bool]]`):
+            Whether each sample is right, by problem.
+
+    Returns:
+        `float` or `None`: infinity above 10,000, for instance if the variance between problems alone is too large;
+        `None` for a difference of 0, one problem, or one sample of each.
+    """
+    a, b = np.array(first, dtype=float), np.array(second, dtype=float)
+    shared = min(a.shape[1], b.shape[1])
+    if difference == 0 or len(a) < 2 or shared < 2:
+        return None
+    deviations = [x[:, :shared] - x[:, :shared].mean(axis=1, keepdims=True) for x in (a, b)]
+    covariance = (deviations[0] * deviations[1]).sum() / (shared - 1) / len(a)
+    variances = [x.var(axis=1, ddof=1).mean() for x in (a, b)]
+    within = variances[0] + variances[1] - 2 * covariance
+    here = variances[0] / a.shape[1] + variances[1] / b.shape[1] - 2 * covariance / max(a.shape[1], b.shape[1])
+    between = max(0.0, (b.mean(axis=1) - a.mean(axis=1)).var(ddof=1) - max(0.0, here))
+    allowed = len(a) * difference**2 / _FACTOR - between
+    if allowed <= 0 or within > MAX_SAMPLES * allowed:
+        return float("inf")
+    return max(1, ceil(within / allowed))
+
+
+def _cells(row: Row, *, several: bool) -> dict[str, str]:
+    """A line of the table."""
+    interval = f"[{in_points(row['low'])}, {in_points(row['high'])}]" + " W" * (row["interval"] == "wilson")
+    return {
+        "model": row["model"],
+        "baseline": row["baseline"],
+        "set": f"{row['set']} ({row['protocol']})",
+        "metric": row["metric"],
+        "problems": str(row["problems"]),
+        "samples": " and ".join(map(str, dict.fromkeys(row["samples"]))),
+        "scores": " → ".join(f"{100 * value:.1f}" for value in row["values"]),
+        "difference": f"{in_points(row['difference'])} {interval}",
+        "p": p_value(row["p"]),
+        **({"p (Holm)": p_value(row["p_holm"])} if several else {}),
+        "better, worse, same": f"{row['better']}, {row['worse']}, {row['same']}",
+        "problems needed": str(row["needed_problems"] or "–"),
+        "samples needed": "more problems" if row["samples_suffice"] is False else str(row["needed_samples"] or "–"),
+    }
