@@ -242,7 +242,7 @@ def test_finished_runs_are_compared_without_training(call, finished_run, tmp_pat
 
 
 def begin(folder: Path) -> subprocess.Popen:
-    argv = ["--algo", "grpo", "s_trace", "--seeds", "0", "1", "--jobs", "1", "--output_dir", "out", "--max_steps", "6"]
+    argv = ["--algo", "grpo", "s_trace", "--seeds", "0", "--jobs", "1", "--output_dir", "out", "--max_steps", "6"]
     argv += ["--per_device_train_batch_size", "8", "--num_generations", "4", "--save_steps", "2"]
     return subprocess.Popen(
         [sys.executable, "-m", "trl_credit", "compare", *argv, "--trace_lambda", "0.8"],
@@ -257,30 +257,31 @@ def begin(folder: Path) -> subprocess.Popen:
 @pytest.mark.slow
 def test_an_interrupted_grid_resumes(tmp_path):
     process = begin(tmp_path)
-    first, second = (tmp_path / "out" / "runs" / "grpo" / f"seed-{seed}" for seed in (0, 1))
+    first, second = (tmp_path / "out" / "runs" / algo / "seed-0" for algo in ("grpo", "s_trace"))
     deadline = time.monotonic() + 300
     while process.poll() is None and time.monotonic() < deadline:
         if any(second.glob("checkpoint-*/trainer_state.json")):
             break
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    said, error = process.communicate(timeout=200)
+    said, error = process.communicate(timeout=600)
     assert process.returncode == 130, error
     assert "GRPO does not have trace_lambda: left out" in said
     assert re.search(r"^grpo/seed-0: finished at step 6, reward [\d.]+, \d+ s$", said, re.MULTILINE)
     assert "go on with: trl-credit compare" in error and not (tmp_path / "out" / "report.md").exists()
     weights = (first / "model.safetensors").stat().st_mtime_ns
     process = begin(tmp_path)
-    said, error = process.communicate(timeout=400)
+    said, error = process.communicate(timeout=600)
     assert process.returncode == 0, error
-    assert re.search(r"^grpo/seed-1: (running from step [246]|finished before)$", said, re.MULTILINE)
+    assert re.search(r"^s_trace/seed-0: (running from step [246]|finished before)$", said, re.MULTILINE)
     assert "grpo/seed-0: finished before" in said and (first / "model.safetensors").stat().st_mtime_ns == weights
     numbers = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert [(run["label"], run["seed"], run["totals"]["steps"], run["phase"]) for run in numbers["runs"]] == [
-        (label, seed, 6, "verdict") for label in ("GRPO", "S-trace") for seed in (0, 1)
+    assert [(run["label"], run["totals"]["steps"], run["phase"]) for run in numbers["runs"]] == [
+        ("GRPO", 6, "verdict"),
+        ("S-trace", 6, "verdict"),
     ]
     (row,) = compare_results(numbers, "area")
-    assert row.label == "S-trace" and row.n == 2 and row.paired
+    assert row.label == "S-trace" and row.n == 1 and row.paired
 
 
 @pytest.mark.slow

@@ -162,7 +162,7 @@ def test_the_command_on_a_file(rollouts, own, tmp_path, printed):
 def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, printed, capsys):
     row = {"prompt": "1+1=", "answer": "2"}
     path = rollouts([{**row, "completion": "ab ab ab"[: 2 + 2 * i], "reward": float(i % 2)} for i in range(4)])
-    assert "has no log-probabilities: give --model" in error_of(main, ["explain", path], capsys)
+    assert "lacks log-probabilities" in error_of(main, ["explain", path], capsys)
     given = [path, "--model", demo_model_path(), "--algo", "s_trace", "spo_chain", "grpo"]
     text = printed(*given, "--reward", f"{own}/mine.py:even")
     assert "| SPO-chain " in text and "left out" not in text

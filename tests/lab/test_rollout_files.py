@@ -147,7 +147,7 @@ def test_rollouts_of_verifiers_on_the_page_and_explained(changed, command_said, 
 
 def test_rollouts_without_token_ids_need_a_model(command_said, changed):
     path = converted(changed(source=EVALUATED))
-    for command, message in (("explain", "has no log-probabilities: give --model"), ("view", "with credit")):
+    for command, message in (("explain", "lacks log-probabilities"), ("view", "with credit")):
         code, _, error = command_said(command, path)
         assert code == 2 and message in error
 

@@ -1,4 +1,18 @@
-"""`trl-credit compare`: algorithms × seeds, trained now or before, as curves, intervals and a report."""
+"""Is the difference real? Trains each algorithm with each seed, or reads finished runs, and writes a report. The report
+has the difference of each algorithm from a baseline, paired by seed, with a 95 % interval. Its test is corrected for
+the number of algorithms.
+
+  trl-credit compare --algo grpo s_trace spo_chain
+  trl-credit compare --algo grpo s_trace "random=s_trace --selector random" --max_steps 100 --seeds 0 1 2 3 4
+  trl-credit compare --algo grpo grpo_lambda --equal beta=0 advantage_floor=None
+  trl-credit compare --algo grpo s_trace --sweep learning_rate=5e-5,1e-4,2e-4 --tuning_seeds 100 101
+  trl-credit compare --algo grpo --credit mine.py:unsure_more --config my_task.yaml
+  trl-credit compare --runs runs/a runs/b runs/c --output_dir comparison
+
+All other flags are those of `trl-credit train`, and apply to all runs. Without a model, the runs train on the embedded
+task. If an algorithm does not have a setting, its runs go without it, and a line says so. The same command resumes
+unfinished runs.
+"""
 
 import shlex
 import signal
@@ -22,22 +36,6 @@ if TYPE_CHECKING:
 PROGRAM = "trl-credit compare"
 _TUNING_SEEDS = [100, 101]
 _OF_TRAINING = ("algo", "credit", "seeds", "config", "equal", "sweep", "tuning_seeds", "jobs")
-_HELP = """\
-Is the difference real? Trains each algorithm with each seed, or reads finished runs, and writes a report. The report
-has the difference of each algorithm from a baseline, paired by seed, with a 95 % interval. Its test is corrected for
-the number of algorithms.
-
-  trl-credit compare --algo grpo s_trace spo_chain
-  trl-credit compare --algo grpo s_trace "random=s_trace --selector random" --max_steps 100 --seeds 0 1 2 3 4
-  trl-credit compare --algo grpo grpo_lambda --equal beta=0 advantage_floor=None
-  trl-credit compare --algo grpo s_trace --sweep learning_rate=5e-5,1e-4,2e-4 --tuning_seeds 100 101
-  trl-credit compare --algo grpo --credit mine.py:unsure_more --config my_task.yaml
-  trl-credit compare --runs runs/a runs/b runs/c --output_dir comparison
-
-All other flags are those of `trl-credit train`, and apply to all runs. Without a model, the runs train on the embedded
-task. If an algorithm does not have a setting, its runs go without it, and a line says so. The same command resumes
-unfinished runs.
-"""
 
 
 def main(argv: list[str]) -> int:
@@ -61,7 +59,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
-    parser = OneLineParser(prog=PROGRAM, description=_HELP)
+    parser = OneLineParser(prog=PROGRAM, description=__doc__)
     add = parser.add_argument
     add("--algo", nargs="+", action="extend", metavar="ALGO", help='algorithms, or "NAME=ALGO --flag value …"')
     add("--credit", nargs="+", action="extend", metavar="FILE.py:FUNCTION", help="your credit functions, or NAME=…")
@@ -123,8 +121,9 @@ def _train_grid(args: Namespace, flags: list[str]) -> int:
     try:
         trained = train_grid(grid, metric=args.metric, primary=args.primary, jobs=args.jobs)
     except Interrupted as stop:
-        print(f"\ninterrupted ({stop}): finished runs are kept; go on with: {args.command}", file=sys.stderr)
-        return 128 + stop.number
+        (number,) = stop.args
+        print(f"\ninterrupted ({number.name}): finished runs are kept; go on with: {args.command}", file=sys.stderr)
+        return 128 + number
     if not trained.groups:
         print(f"error: {trained.failed[-1]}", file=sys.stderr)
         return 1

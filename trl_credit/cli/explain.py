@@ -1,4 +1,13 @@
-"""`trl-credit explain ROLLOUTS`: the credit of every algorithm for the same responses, as a table and a page."""
+"""Shows the credit that every algorithm would give to the tokens of the same responses.
+
+  trl-credit explain runs/s_trace                                  its log, or responses sampled from its model
+  trl-credit explain rollouts.jsonl --model Qwen/Qwen3-1.7B        your own responses, or those of verifiers
+
+Each row of your own JSONL file has prompt, completion and reward. It can have logprobs and entropy too, in nats, one
+per token. --model computes them if they are missing. A run without a rollout log (--log_credit) gets a few responses
+sampled from its model. `trl-credit example verifiers_rollouts` copies a script that makes such rows of what the library
+verifiers saved. The command prints a table and writes an HTML page.
+"""
 
 import sys
 from argparse import Namespace
@@ -18,18 +27,6 @@ if TYPE_CHECKING:
     from ..config import CreditConfig
     from ..lab.explain.credits import Explained
     from ..observe.schema import Shard
-
-
-_HELP = """\
-Shows the credit that every algorithm would give to the tokens of the same responses.
-
-  trl-credit explain runs/s_trace                                  its log, or responses sampled from its model
-  trl-credit explain rollouts.jsonl --model Qwen/Qwen3-1.7B        your own responses, or those of verifiers
-
-Each row of your own JSONL file has prompt, completion and reward. It can have logprobs and entropy too, in nats, one
-per token. --model computes them if they are missing. A run without a rollout log (--log_credit) gets a few responses
-sampled from its model. `trl-credit example verifiers_rollouts` copies a script that makes such rows of what the library
-verifiers saved. The command prints a table and writes an HTML page."""
 
 
 class Rollouts(NamedTuple):
@@ -80,7 +77,7 @@ def main(argv: list[str]) -> int:
 
 
 def _parse(argv: list[str]) -> Namespace:
-    parser = OneLineParser(prog="trl-credit explain", description=_HELP)
+    parser = OneLineParser(prog="trl-credit explain", description=__doc__)
     add = parser.add_argument
     add("rollouts", metavar="ROLLOUTS", help="folder of a run, file of its rollout log, or another file")
     add("--step", type=int, help="logged step of a run (default: the last)")
@@ -135,11 +132,9 @@ def _read(args: Namespace, source: Path) -> Rollouts:
         if any(_lacks(shard, name) for name in ("token_ids", "trainer_logprobs", "entropy")):
             shard = measured(shard, model, tokenizer, temperature=temperature)
         shard = with_texts(shard, tokenizer)
-    if _lacks(shard, "trainer_logprobs", "old_logprobs"):
-        raise ValueError(f"{source} has no log-probabilities: give --model to compute them")
-    if _lacks(shard, "tokens"):
-        fix = "add tokens to its rows, or give --model, or --tokenizer if it has token_ids"
-        raise ValueError(f"{source} has log-probabilities without tokens: {fix}")
+    if _lacks(shard, "trainer_logprobs", "old_logprobs") or _lacks(shard, "tokens"):
+        fix = "give --model, or --tokenizer if it has token_ids"
+        raise ValueError(f"{source} lacks log-probabilities, or the texts of its tokens: {fix}")
     return Rollouts(shard, temperature, model, tokenizer, list(filter(None, [shard.header.get("note")])))
 
 

@@ -1,4 +1,11 @@
-"""`trl-credit view RUN`: a run's credit per token as one HTML file, or a response in the terminal. Needs no torch."""
+"""Shows the credit of each token, as one HTML file that needs neither a server nor a network.
+
+  trl-credit view runs/s_trace                         a run that was trained with --log_credit
+  trl-credit view runs/s_trace --terminal              one response in the terminal
+  trl-credit view rollouts.jsonl --tokenizer MODEL     JSONL rows with credit, and with tokens or token_ids
+
+`trl-credit example verifiers_rollouts` copies a script that makes such rows of what the library verifiers saved.
+"""
 
 import os
 import webbrowser
@@ -13,19 +20,9 @@ from ..support.errors import choose
 from ..support.files import inside, write_atomically
 
 
-_HELP = """\
-Shows the credit of each token, as one HTML file that needs neither a server nor a network.
-
-  trl-credit view runs/s_trace                         a run that was trained with --log_credit
-  trl-credit view runs/s_trace --terminal              one response in the terminal
-  trl-credit view rollouts.jsonl --tokenizer MODEL     JSONL rows with credit, and with tokens or token_ids
-
-`trl-credit example verifiers_rollouts` copies a script that makes such rows of what the library verifiers saved."""
-
-
 def main(argv: list[str]) -> int:
     """Runs the command and returns the exit code 0. Raises `ValueError` or `OSError` for wrong input."""
-    parser = OneLineParser(prog="trl-credit view", description=_HELP)
+    parser = OneLineParser(prog="trl-credit view", description=__doc__)
     add = parser.add_argument
     add("run", metavar="RUN", help="folder of a run, a file of its log (credit_log/step-….jsonl), or another file")
     add("--step", type=int, nargs="+", help="steps to show (default: the last ones, as many as fit)")

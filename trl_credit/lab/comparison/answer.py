@@ -47,7 +47,7 @@ def notes(results: Results) -> list[str]:
     text = ENVIRONMENT.get_template("notes.jinja").render(
         content=content,
         family=sum(row.holm is not None for row in rows),
-        lost=[row.label for row in rows if row.verdict == "not shown" and row.excludes_zero],
+        lost=[row.label for row in rows if row.verdict == "not shown" and not row.low <= 0 <= row.high],
         unpaired=[row.label for row in rows if not row.paired],
         untested=[row.label for row in results.tested if row.p is None],
         fewest=min((row.n for row in rows if row.p is not None), default=None),

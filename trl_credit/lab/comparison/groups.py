@@ -84,14 +84,9 @@ def curve(group: Group, axis: str, *, points: int = 200) -> Curve:
     return Curve(x, values.mean(0), values.min(0), values.max(0))
 
 
-def window(points: int) -> int:
-    """Number of points over which a curve is smoothed: a twentieth of them."""
-    return max(1, round(points / 20))
-
-
 def smoothed(values: np.ndarray) -> np.ndarray:
-    """The mean of each point and those before it within [`window`]; of fewer points at the start."""
+    """The mean of each point and those before it, a twentieth of all points; of fewer at the start."""
     ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(ends - window(len(values)), 0)
+    starts = np.maximum(ends - max(1, round(len(values) / 20)), 0)
     sums = np.concatenate([[0.0], np.cumsum(values)])
     return (sums[ends] - sums[starts]) / (ends - starts)

@@ -107,11 +107,7 @@ class Progress:
 
 
 class Interrupted(Exception):
-    """Ctrl-C or SIGTERM ended the runs. `number` is the signal's number."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.number = number
+    """Ctrl-C or SIGTERM ended the runs. Its argument is the signal."""
 
 
 def cores() -> int:
@@ -165,7 +161,7 @@ def train_all(
                             one.start(threads=threads, gpu=gpus[place % len(gpus)] if gpus else None)
                 show(progress)
                 if signals:
-                    raise Interrupted(signals[0])
+                    raise Interrupted(signal.Signals(signals[0]))
                 time.sleep(_POLL)
         finally:
             _stop([one for one in slots if one is not None])

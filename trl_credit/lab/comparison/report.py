@@ -21,7 +21,7 @@ from .answer import ENVIRONMENT, answer, interval_in_words, notes, signed
 from .entries import in_order
 from .figures import as_png, as_svg, draw_curves, draw_differences
 from .grid import TUNING
-from .groups import Group, common_axes, window
+from .groups import Group, common_axes
 from .histories import AXES
 from .results import Results
 from .scoring import SCORES, ScoreRow, compare_results
@@ -111,7 +111,6 @@ def _render(template: str, results: Results, **values: Any) -> str:
         sweep=sweep_table(results),
         axes=AXES,
         known_axes=axes,
-        smoothed=window(max(len(run.values) for run in runs)),
         cost=_cost_table(groups, axes),
         packages=", ".join(f"{name} {version(name)}" for name in _PACKAGES),
         machine=f"Python {platform.python_version()}, {platform.platform()}",

@@ -91,6 +91,7 @@ def _train(runs: Sequence[Run], *, jobs: int | None) -> list[str]:
                 if now.state != shown.get(now.run.name, "waiting"):
                     shown[now.run.name] = now.state
                     bar.write(now.in_words())
+                    sys.stdout.flush()
             bar.n = sum(now.step - now.first_step for now in progress)
             bar.refresh()
 

@@ -60,11 +60,6 @@ class ScoreRow(NamedTuple):
             return "not shown"
         return "above" if self.difference > 0 else "below"
 
-    @property
-    def excludes_zero(self) -> bool:
-        """Whether 0 lies outside of the interval of this comparison alone."""
-        return self.low is not None and not self.low <= 0 <= self.high
-
 
 def scored_runs(groups: Sequence[Group], *, phase: str = VERDICT) -> list[dict[str, Any]]:
     """The entries of "runs" in `results.json`, scored at the points that all of these groups have reached."""

@@ -51,7 +51,7 @@ def measured(
     Raises:
         ValueError: a prompt or completion has no token, or has a token that the model does not know.
     """
-    texts, found = TokenTexts(tokenizer), []
+    texts, responses = TokenTexts(tokenizer), []
     size = model.get_input_embeddings().num_embeddings
     for response in shard.responses:
         ids = _completion_ids(tokenizer, response)
@@ -64,8 +64,8 @@ def measured(
         logps, entropies = _logps_and_entropies(model, prompt, ids, temperature=temperature)
         columns = {"token_ids": ids, "tokens": texts.of(ids), "trainer_logprobs": logps, "entropy": entropies}
         old = response.get("old_logprobs") or ()
-        found.append({**response, **columns, "old_logprobs": old if len(old) == len(ids) else logps})
-    return Shard(shard.header, shard.trees, found)
+        responses.append({**response, **columns, "old_logprobs": old if len(old) == len(ids) else logps})
+    return Shard(shard.header, shard.trees, responses)
 
 
 @torch.no_grad()

@@ -55,9 +55,9 @@ def sampled(
             the model's context.
     """
     config_class, trainer_class = ALGORITHMS["grpo"]
-    given = {name: getattr(args, name) for name in SAMPLING}
+    settings = {name: getattr(args, name) for name in SAMPLING}
     sizes = {"num_generations": RESPONSES, "per_device_train_batch_size": RESPONSES}
-    config = config_class(output_dir=str(folder), report_to="none", save_strategy="no", **sizes, **given)
+    config = config_class(output_dir=str(folder), report_to="none", save_strategy="no", **sizes, **settings)
     trainer = trainer_class(model, rewards, config, train_dataset=data, processing_class=tokenizer)
     _check_identity(trainer, folder, own_rewards)
     examples = [data[i] for i in random.Random(args.seed).sample(range(len(data)), min(PROMPTS, len(data)))]
@@ -67,12 +67,12 @@ def sampled(
     if min(budgets) < 1:
         raise ValueError(f"a prompt of {folder} leaves no room for a response within the model's context")
     torch.manual_seed(args.seed)
-    found = [response.ids for response in engine.continue_prefixes(prompt_ids, n=RESPONSES, budgets=budgets)]
+    sampled_ids = [response.ids for response in engine.continue_prefixes(prompt_ids, n=RESPONSES, budgets=budgets)]
     rows = [example for example in examples for _ in range(RESPONSES)]
-    scores = engine.score_responses(rows, found)
-    totals, texts = engine.total_reward(scores), engine.decode_responses([row["prompt"] for row in rows], found)
+    scores = engine.score_responses(rows, sampled_ids)
+    totals, texts = engine.total_reward(scores), engine.decode_responses([row["prompt"] for row in rows], sampled_ids)
     responses = []
-    for i, (row, ids, text) in enumerate(zip(rows, found, texts, strict=True)):
+    for i, (row, ids, text) in enumerate(zip(rows, sampled_ids, texts, strict=True)):
         group, index = divmod(i, RESPONSES)
         responses.append(
             {

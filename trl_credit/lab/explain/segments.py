@@ -97,7 +97,7 @@ def rolled_out(
     for places in groups:
         responses = [shard.responses[place] for place in places]
         old_logp_t, mask_t = (x.to(trainer.processes.device) for x in _padded(responses))
-        found = chain_credit(
+        credit = chain_credit(
             trainer.engine,
             [rows[place] for place in places],
             prompt_ids=[r.get("prompt_token_ids") or prompt_ids(tokenizer, r["prompt"]) for r in responses],
@@ -106,8 +106,8 @@ def rolled_out(
             rewards=rewards_of(responses).to(trainer.processes.device),
             mask_t=mask_t,
         )
-        advantages[places, : mask_t.size(1)] = (found.advantages * mask_t).double().cpu()
-        ids[places, : mask_t.size(1)] = found.segment_ids.cpu()
+        advantages[places, : mask_t.size(1)] = (credit.advantages * mask_t).double().cpu()
+        ids[places, : mask_t.size(1)] = credit.segment_ids.cpu()
     return config, (advantages, ids)
 
 

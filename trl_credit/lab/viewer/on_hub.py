@@ -133,7 +133,10 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
     data = inside(root, DATASET_FOLDER)
     data.mkdir(exist_ok=True)
     (data / TREES).unlink(missing_ok=True)  # of an earlier run
-    with atomic_file(data / RESPONSES) as file, pq.ParquetWriter(file, pa.schema(_SCHEMAS[RESPONSES])) as writer:
+    with (
+        atomic_file(data / RESPONSES) as file,
+        pq.ParquetWriter(file, pa.schema(_SCHEMAS[RESPONSES]), compression="zstd") as writer,
+    ):
         for _, path in logged:
             shard = read_shard(path)
             if any(map(public.holds_token, _texts(shard))):
@@ -146,7 +149,7 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
     for name, entries in rows.items():
         if entries:
             with atomic_file(data / name) as file:
-                pq.write_table(_table(name, entries, folder), file)
+                pq.write_table(_table(name, entries, folder), file, compression="zstd")
     write_atomically(inside(root, SPACE_FOLDER) / PAGE, page)
 
 
@@ -184,11 +187,11 @@ def rollout_files(folder: str | Path) -> dict[str, list[str]]:
 
 def _texts(shard: Shard) -> set[str]:
     """Every text of a shard, once."""
-    found = {json.dumps(shard.header, ensure_ascii=False)}
+    texts = {json.dumps(shard.header, ensure_ascii=False)}
     for response in shard.responses:
-        found |= {str(response.get(name)) for name in ("prompt", "completion", "answer")}
-        found.add("".join(response["tokens"]))
-    return found | {str(node.get("text")) for nodes in shard.trees.values() for node in nodes}
+        texts |= {str(response.get(name)) for name in ("prompt", "completion", "answer")}
+        texts.add("".join(response["tokens"]))
+    return texts | {str(node.get("text")) for nodes in shard.trees.values() for node in nodes}
 
 
 def _response(response: dict[str, Any], shard: Shard) -> dict[str, Any]:

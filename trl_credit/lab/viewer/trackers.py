@@ -2,11 +2,9 @@
 
 import logging
 from importlib import import_module
-from importlib.metadata import version
 from io import StringIO
 from typing import Any
 
-from packaging.version import Version
 from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
 
@@ -26,7 +24,6 @@ logger = logging.getLogger(__name__)
 KEY = f"{PREFIX}page"
 MAX_TOKENS, MAX_BYTES = 35_000, 2_000_000  # of a page
 TRACKERS = (WandbCallback, TrackioCallback, TensorBoardCallback)
-TRACKIO = "0.34"  # the first one with Html
 
 
 class CreditPageCallback(TrainerCallback):
@@ -55,18 +52,13 @@ class CreditPageCallback(TrainerCallback):
             Before its training begins.
 
     Raises:
-        TypeError: it is not a trainer of trl_credit.
-        ValueError: it reports to none of these trackers, or Trackio is too old for HTML.
+        ValueError: it reports to none of these trackers.
     """
 
     def __init__(self, trainer: CreditTrainer) -> None:
-        if not isinstance(trainer, CreditTrainer):
-            raise TypeError(f"CreditPageCallback takes a trainer of trl_credit, got {type(trainer).__name__}")
         if not has_tracker(trainer):
-            raise ValueError(
-                f"CreditPageCallback has nothing to send to: report_to={trainer.args.report_to!r} names none of "
-                f"wandb, trackio and tensorboard"
-            )
+            what = f"report_to={trainer.args.report_to!r} names none of wandb, trackio and tensorboard"
+            raise ValueError(f"CreditPageCallback has nothing to send to: {what}")
         callbacks = list(trainer.callback_handler.callbacks)
         self._trackers = self.trackers_of(callbacks)
         self._rollout_log = next(callback for callback in callbacks if isinstance(callback, RolloutLog))
@@ -81,10 +73,8 @@ class CreditPageCallback(TrainerCallback):
     def trackers_of(callbacks: list[TrainerCallback]) -> list[Any]:
         """The modules of the trackers that show HTML."""
         html = {"wandb": WandbCallback, "trackio": TrackioCallback}
-        names = [name for name, kind in html.items() if any(isinstance(callback, kind) for callback in callbacks)]
-        if "trackio" in names and Version(installed := version("trackio")) < Version(TRACKIO):
-            raise ValueError(f"report_to='trackio' shows HTML from trackio {TRACKIO} on, found {installed}: upgrade it")
-        return [import_module(name) for name in names]
+        kinds = {name: kind for name, kind in html.items() if any(isinstance(x, kind) for x in callbacks)}
+        return [import_module(name) for name in kinds]
 
     def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         self._sent = 0
