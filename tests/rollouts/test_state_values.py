@@ -78,27 +78,6 @@ def test_parts_are_as_many_as_the_largest_process_needs(make_trainer):
     assert values.shape == (0,) and tokens == 0 and asked[3:] == [(1, 0, 18), (1, 0, 18), (1, 0, 9)]
 
 
-def test_a_prefix_is_decoded_once_for_all_its_continuations(make_trainer):
-    trainer, credit = of_length(make_trainer, 2000, reward_funcs=lengths_of)
-    credit()
-    tokenizer = trainer.processing_class
-    backend, decoded = tokenizer.backend_tokenizer, []
-
-    class Recording:
-        def __getattr__(self, name):
-            return getattr(backend, name)
-
-        def decode(self, ids, **kwargs):
-            decoded.append(len(ids))
-            return backend.decode(ids, **kwargs)
-
-    tokenizer._tokenizer = Recording()
-    credit()
-    states, prefixes = 4 + 19 * ROWS, ROWS * sum(range(0, 2000, 100))
-    # each continuation with at most a piece before it, and each prefix at most once; whole: nine times the prefixes
-    assert sum(decoded) < states * 9 * (16 + 64) + prefixes < 9 * prefixes / 4
-
-
 @pytest.mark.parametrize("knobs", [CHAIN, TREE], ids=["chain", "tree"])
 def test_the_model_is_unwrapped_as_often_for_many_states_as_for_few(make_trainer, knobs):
     """It takes accelerate about a millisecond."""
