@@ -1,8 +1,57 @@
 """What our loss adds to TRL's, counted in calls of torch, and what is measured at logging steps alone."""
 
+from collections import Counter
+
 import pytest
 import torch
+import trl
 from conftest import toy_inputs
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Operations(TorchDispatchMode):
+    """Counts the calls of torch that make a tensor, by name: all but views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if not function.is_view:
+            self.calls[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def operations(trainer, toy_loss) -> Counter[str]:
+    """Of the loss of four responses of 64 tokens with given log-probabilities, in the middle of a training."""
+    g = torch.Generator().manual_seed(0)
+    logps, entropies = -torch.rand(4, 64, generator=g), torch.rand(4, 64, generator=g)
+    advantages = torch.tensor([1.0, -1.0, 0.5, -0.5])
+    inputs = toy_inputs(torch.ones(4, 64, dtype=torch.long), advantages=advantages, old_per_token_logps=logps - 0.1)
+    del inputs["tool_mask"]
+    trainer.model.train()
+    trainer.state.max_steps = 100
+    given = {"logps": logps.requires_grad_(), "entropies": entropies}
+    toy_loss(trainer, inputs, **given)  # what is made once
+    with Operations() as counted:
+        toy_loss(trainer, inputs, **given)
+    return counted.calls
+
+
+@pytest.mark.parametrize(("algo", "between", "logged"), [("grpo", 41, 135), ("s_trace", 84, 256)])
+def test_few_operations_are_added_to_those_of_trl(make_trainer, toy_loss, algo, between, logged):
+    """The bounds are what was counted with torch 2.13 and TRL 1.16; another torch may split an operation."""
+    ours = make_trainer(algo, beta=0.0)
+    same = {name: getattr(ours.args, name) for name in ("loss_type", "epsilon", "epsilon_high")}
+    plain = operations(make_trainer((trl.GRPOConfig, trl.GRPOTrainer), beta=0.0, **same), toy_loss).total()
+    ours.state.logging_steps = 10
+    counts = operations(ours, toy_loss)
+    assert counts.total() - plain <= 1.1 * between
+    assert counts["sort"] == (algo == "s_trace")  # GRPO has no selector, and between logs no metric that needs ranks
+    ours.state.logging_steps = 1
+    counts = operations(ours, toy_loss)
+    assert counts.total() - plain <= 1.1 * logged
+    assert counts["sort"] == 1  # for selector, deciles and noise share
 
 
 EVERY_STEP = {"clip_fraction", "trained_tokens_per_row", "selected_fraction", "abs_advantage", "noise_share"}

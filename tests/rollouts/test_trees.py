@@ -186,7 +186,7 @@ class Script:
     def is_finished(self, ids, budget):
         return len(ids) < budget or ids[-1] == 9
 
-    def continue_prefixes(self, prefixes, *, n, budgets, label):
+    def continue_prefixes(self, prefixes, *, n, budgets):
         self.calls.append((len(prefixes), n, list(budgets)))
         found = []
         for budget in budgets:

@@ -165,23 +165,18 @@ def test_a_value_per_token_leaves_tools_out(make_trainer):
 
 
 @pytest.mark.parametrize(
-    ("steps", "message"),
+    ("steps", "fault"),
     [
-        (StepRewards([9], [1.0], unit="token"), r"a step that ends after 9 tokens, behind the end,"),
-        (StepRewards([3], [1.0], unit="turn"), r"a step that ends after 3 turns, behind the end,"),
-        (StepRewards([0], [1.0], unit="turn"), r"a step that ends after 0 .*only returns='difference' has one\)"),
-        (StepRewards([99], [1.0]), r"a step that ends after 99 characters, behind the end,"),
+        (StepRewards([9], [1.0], unit="token"), "a step that ends after 9 tokens, behind the end,"),
+        (StepRewards([3], [1.0], unit="turn"), "a step that ends after 3 turns, behind the end,"),
+        (StepRewards([0], [1.0], unit="turn"), "a step that ends after 0 "),
+        (StepRewards([99], [1.0]), "a step that ends after 99 characters, behind the end,"),
     ],
 )
-def test_steps_outside_of_a_response_name_the_function(make_trainer, steps, message):
-    def mine(completions, **kwargs):
-        return [steps] * len(completions)
-
-    given = {"trainer_kwargs": {"rollout_func": tool_rollout}, "max_steps": 1}
-    trainer = make_trainer(reward_funcs=mine, **SMALL, **given)
-    with pytest.raises(RewardError, match=f"^reward function 'mine' returned {message} for response 0 .*to prompt '"):
-        trainer.train()
-    assert trainer.state.global_step == 0
+def test_steps_outside_of_a_response_name_the_function(byte_level, steps, fault):
+    given = {"prompts": ["?"], "completions": ["11"], "completion_ids": [byte_level("11")["input_ids"]]}
+    with pytest.raises(RewardError, match=f"^reward function 'mine' returned {fault}.* for response 0 .*to prompt '"):
+        place_steps([steps], StepLedger(), name="mine", truncated=[False], tokenizer=byte_level, **given)
 
 
 def test_steps_after_a_truncated_response_keep_their_reward(make_trainer):

@@ -9,15 +9,29 @@ from warm_start import work_out
 from trl_credit.observe.schema import read_shard, steps
 
 
-@pytest.mark.slow
+pytestmark = pytest.mark.slow
+SHARED = ("collectives", "num_items", "rewards", "parameters", "buffer", "belief", "rates")
+
+
+def cases_of(part: str, folder) -> dict[str, list[dict]]:
+    """What both processes hold, by case. What they share must be equal."""
+    found = results(run(*TORCHRUN, "run_two_processes.py", part, folder))
+    cases = {result["case"]: [r for r in found if r["case"] == result["case"]] for result in found}
+    for case, (left, right) in cases.items():
+        assert [left[name] for name in SHARED] == [right[name] for name in SHARED], case
+    return cases
+
+
+def added(left: list[float], right: list[float]) -> list[float]:
+    return [a + b for a, b in zip(left, right, strict=True)]
+
+
 def test_two_processes_agree(tmp_path):
-    left, right = results(run(*TORCHRUN, "run_two_processes.py", "responses", tmp_path))
-    for name in ("belief", "num_items", "rewards", "parameters"):
-        assert left[name] == right[name], name
+    left, right = cases_of("responses", tmp_path)["trace"]
     assert left["belief"]["accuracies"] == pytest.approx([sum(x) / len(x) for x in left["rewards"]])
     kept = [[sum(rows) for rows in found["kept"]] for found in (left, right)]
     assert kept[0] != kept[1]  # so that the next line proves something
-    assert [a + b for a, b in zip(*kept, strict=True)] == left["num_items"]
+    assert added(*kept) == left["num_items"]
     for mine, other, rewards in zip(left["advantages"], right["advantages"], left["rewards"], strict=True):
         signs = [(a > 0) - (a < 0) for a in mine + other]
         assert len(rewards) == 12
@@ -27,23 +41,19 @@ def test_two_processes_agree(tmp_path):
                 assert signs[g : g + 4] == [1 if r else -1 for r in group]
 
 
-@pytest.mark.slow
 def test_segments_on_two_processes(tmp_path):
-    found = results(run(*TORCHRUN, "run_two_processes.py", "segments", tmp_path))
-    cases = {result["case"]: [r for r in found if r["case"] == result["case"]] for result in found}
+    cases = cases_of("segments", tmp_path)
     assert set(cases) == {"chain", "prompts", "tree", "paths", "idle", "nothing"}
     for case, (left, right) in cases.items():
-        for name in ("collectives", "rewards", "num_items", "parameters", "buffer", "belief"):
-            assert left[name] == right[name], (case, name)
         assert left["log"][0]["reward"] == pytest.approx(sum(left["rewards"][0]) / len(left["rewards"][0]))
         if case == "nothing":
             assert left["parameters"] == left["before"] and left["real_rows"] == right["real_rows"] == [0, 0, 0]
             continue
         assert left["parameters"] != left["before"]
         if case in ("paths", "idle"):  # no mask: every credited token counts
-            assert [a + b for a, b in zip(left["tokens"], right["tokens"], strict=True)] == left["num_items"]
+            assert added(left["tokens"], right["tokens"]) == left["num_items"]
         if case in ("prompts", "tree"):
-            both = ([a + b for a, b in zip(left[x], right[x], strict=True)] for x in ("row_weight", "kept"))
+            both = (added(left[x], right[x]) for x in ("row_weight", "kept"))
             for weights, kept in zip(*both, strict=True):
                 shares = [w * n / sum(kept) for w, n in zip(weights, kept, strict=True)]
                 assert sum(shares) == pytest.approx(1.0)
@@ -53,12 +63,11 @@ def test_segments_on_two_processes(tmp_path):
         if case not in ("chain", "prompts"):  # the rows of all trees are distributed evenly
             assert all(0 <= a - b <= 1 for a, b in zip(left["real_rows"], right["real_rows"], strict=True))
             total = [row["credit/rows"] for row in left["log"]]
-            assert [a + b for a, b in zip(left["real_rows"], right["real_rows"], strict=True)] == total
+            assert added(left["real_rows"], right["real_rows"]) == total
     assert cases["idle"][0]["log"][0]["credit/nodes"] == 3 + 6
     assert cases["tree"][0]["log"][0]["credit/nodes"] == 3 * (3 + 6)
 
 
-@pytest.mark.slow
 def test_skipped_passes_on_two_processes(tmp_path):
     found = results(run(*TORCHRUN, "run_two_processes_skip.py", tmp_path))
     off, auto = ([r for r in found if r["skip"] == skip] for skip in ("off", "auto"))
@@ -69,7 +78,6 @@ def test_skipped_passes_on_two_processes(tmp_path):
     assert len({json.dumps(r["parameters"]) for r in found}) == 1  # after every step, to the last bit
 
 
-@pytest.mark.slow
 def test_a_rollout_log_of_two_processes(tmp_path):
     found = results(run(*TORCHRUN, "run_two_processes_log.py", tmp_path))
     assert len(found) == 8 and len({r["parameters"] for r in found}) == 1  # to the last bit, whatever breaks
@@ -92,16 +100,12 @@ def test_a_rollout_log_of_two_processes(tmp_path):
     assert not steps(tmp_path / "broken") and not steps(tmp_path / "full")
 
 
-@pytest.mark.slow
 def test_groups_on_two_processes(tmp_path):
-    found = results(run(*TORCHRUN, "run_two_processes.py", "groups", tmp_path))
-    cases = {result["case"]: [r for r in found if r["case"] == result["case"]] for result in found}
+    cases = cases_of("groups", tmp_path)
     assert len(cases) == 7
     for case, (left, right) in cases.items():
-        for name in ("collectives", "num_items", "rewards", "parameters", "rates"):
-            assert left[name] == right[name], (case, name)
         assert {len(rows) for rows in left["kept"] + right["kept"]} == {6}
-        assert [a + b for a, b in zip(left["tokens"], right["tokens"], strict=True)] == left["num_items"], case
+        assert added(left["tokens"], right["tokens"]) == left["num_items"], case
         assert any(a != b for a, b in zip(left["tokens"], right["tokens"], strict=True))
         sampled = [row.get("credit/groups/sampled", 0) for row in left["log"]]
         assert max(sampled) > 3 or case == "replace", case
@@ -118,7 +122,6 @@ def test_groups_on_two_processes(tmp_path):
                     assert len(set(rewards[g : g + 4])) > 1
 
 
-@pytest.mark.slow
 def test_an_agent_on_two_processes_has_the_advantages_of_one(tmp_path):
     """A group on both processes has the baselines, equal states and values of one process."""
     found = results(run(*TORCHRUN, "run_agent.py", "6", tmp_path / "two"))

@@ -39,7 +39,7 @@ def test_the_script_trains_with_a_colocated_engine(tmp_path):
 
 
 def test_a_chain_on_a_real_engine_takes_two_calls_and_one_sync(tmp_path):
-    (result,) = results(run("run_vllm_segments.py", "spo_chain", "vllm", tmp_path, **ENGINE))
+    (result,) = results(run("run_vllm_segments.py", tmp_path, **ENGINE))
     assert result["prefix_caching"] is True
     assert len(result["calls"]) == 2 * 2 and result["syncs"] == 2
     for main, rollouts in (result["calls"][:2], result["calls"][2:]):
@@ -50,38 +50,3 @@ def test_a_chain_on_a_real_engine_takes_two_calls_and_one_sync(tmp_path):
     for row in result["log"]:
         assert row["credit/rollouts"] > 0 and row["credit/segments_per_response"] > 1
         assert 0.0 < row["sampling/sampling_logp_difference/mean"] < 0.1
-
-
-@pytest.mark.parametrize("engine", ["vllm", "transformers"])
-def test_trees_of_both_engines_are_valid(tmp_path, engine):
-    (result,) = results(run("run_vllm_segments.py", "spo_tree", engine, tmp_path, **ENGINE))
-    if engine == "vllm":
-        assert len(result["calls"]) == 2 * 3 and result["syncs"] == 2
-        assert [{(n, limit) for _, n, limit in call} for call in result["calls"][:3]] == [{(3, 6)}, {(2, 6)}, {(2, 28)}]
-        assert max(row["credit/replay/age"] for row in result["log"]) > 0
-        # replayed rows keep their stored log-probabilities, new ones are corrected
-        assert all(0.0 < row["sampling/sampling_logp_difference/mean"] for row in result["log"])
-    assert len(result["trees"]) == 2 * 8
-    eos = 1
-    for tree in result["trees"]:
-        nodes = {json.dumps(node["path"]): node for node in tree["nodes"]}
-        groups: dict[str, list] = {}
-        for node in tree["nodes"]:
-            *inner, own = node["path"]
-            assert all(len(segment) == 6 and eos not in segment for segment in inner)
-            assert 0 < len(own) <= (6 if len(node["path"]) < 3 else 28) and eos not in own[:-1]
-            assert (node["logps"] is not None) == (engine == "vllm")
-            assert node["logps"] is None or len(node["logps"]) == len(own)
-            if node["children"] == 0:
-                assert own[-1] == eos or len(node["path"]) == 3
-                assert node["value"] == float(node["text"][-2:] == f"={tree['answer']}")
-            else:
-                assert node["children"] == 2 and len(node["path"]) < 3
-            groups.setdefault(json.dumps(inner), []).append(node)
-        # equal segments of siblings are separate nodes, so a group may hold more than one expansion of a path
-        for prefix, siblings in groups.items():
-            assert sum(node["advantage"] for node in siblings) == pytest.approx(0.0, abs=1e-5)
-            copies = len(siblings) // (3 if prefix == "[]" else 2)
-            if copies == 1 and prefix != "[]":
-                mean = sum(node["value"] for node in siblings) / len(siblings)
-                assert nodes[prefix]["value"] == pytest.approx(mean) or len(nodes) < len(tree["nodes"])

@@ -7,7 +7,7 @@ from typing import Any
 from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 from peft import PeftModel
-from transformers import GenerationConfig, PreTrainedConfig
+from transformers import GenerationConfig
 from trl import GRPOTrainer
 
 from ..config import CreditConfig
@@ -26,18 +26,18 @@ _REMOVE = "write one, or remove the row (.filter)"
 FirstRows = tuple[str, Dataset | IterableDataset, list[dict[str, Any]]]
 
 
-def read_rows(args: CreditConfig, given: dict[str, Any]) -> list[FirstRows]:
-    """The first rows of the data sets of a trainer that is being made with the arguments `given`, in which a stream is
+def read_rows(args: CreditConfig, kwargs: dict[str, Any]) -> list[FirstRows]:
+    """The first rows of the data sets of a trainer that is being made with the arguments `kwargs`, in which a stream is
     replaced by one that has these rows too."""
     sets: list[FirstRows] = []
     for what in ("train_dataset", "eval_dataset"):
-        is_named = isinstance(given[what], Mapping)
-        for name, data in list(given[what].items()) if is_named else [(None, given[what])]:
+        is_named = isinstance(kwargs[what], Mapping)
+        for name, data in list(kwargs[what].items()) if is_named else [(None, kwargs[what])]:
             rows = []
             if isinstance(data, IterableDataset):
                 count = min(FIRST_ROWS, args.generation_batch_size // args.num_generations)
                 rows, data = read_first_rows(data, count=count, seed=args.seed)
-                given[what] = {**given[what], name: data} if is_named else data
+                kwargs[what] = {**kwargs[what], name: data} if is_named else data
             elif isinstance(data, Dataset):
                 with random_numbers(args.seed):  # a transform may draw some
                     rows = [data[i] for i in range(min(FIRST_ROWS, len(data)))]
@@ -45,16 +45,16 @@ def read_rows(args: CreditConfig, given: dict[str, Any]) -> list[FirstRows]:
     return [one for one in sets if one[2]]
 
 
-def context_of(trainer: GRPOTrainer, config: PreTrainedConfig) -> int | None:
+def context_of(trainer: GRPOTrainer) -> int | None:
     """Tokens that prompt and response may have together; `None` if neither engine nor model says so."""
     own = (trainer.use_vllm and trainer.args.vllm_max_model_length) or None
-    return own or getattr(config.get_text_config(), "max_position_embeddings", None)
+    return own or getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def limit_to_context(trainer: GRPOTrainer) -> None:
     """Has transformers end responses where the context ends, if they may have all of it: `max_completion_length=None`.
     vLLM always does so."""
-    context = context_of(trainer, trainer.model.config)
+    context = context_of(trainer)
     if trainer.args.max_completion_length == context and not trainer.use_vllm:
         trainer.generation_config.update(max_new_tokens=None, max_length=context)
         trainer.generation_kwargs.update(max_new_tokens=None, max_length=context)
@@ -75,7 +75,7 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
     Raises:
         ValueError: one line with what is wrong, its data set and row, and the fix.
     """
-    args, given, context = trainer.args, trainer.given, context_of(trainer, trainer.model.config)
+    args, arguments, context = trainer.args, trainer.given, context_of(trainer)
     _check_generation(args)
     named = trainer.model.named_parameters()  # of which an adapter that TRL keeps as the reference is never active
     if not any(p.requires_grad and ".ref." not in name for name, p in named):
@@ -90,11 +90,11 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
     names = ("_generate_and_score_completions", "_generate", "_tokenize_prompts")
     overrides = {getattr(type(trainer), name).__module__.partition(".")[0] for name in names} - {"trl", "trl_credit"}
     # transformers sets it again; a processor that TRL has loaded is unknown here
-    trainer.processing_class = given["processing_class"] or (None if trainer._is_vlm else trainer._tokenizer)
+    trainer.processing_class = arguments["processing_class"] or (None if trainer._is_vlm else trainer._tokenizer)
     for what, data, rows in sets:
         if what == "train_dataset" and isinstance(data, IterableDataset):  # need not be read again
             trainer.first_rows = rows
-        if overrides or given["rollout_func"] is not None:  # what becomes of a row is not TRL's
+        if overrides or arguments["rollout_func"] is not None:  # what becomes of a row is not TRL's
             continue
         if "prompt" in rows[0]:
             prompts = _prompts(data, rows)
@@ -103,7 +103,7 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
                     raise ValueError(f"{what}, row {i}: column 'prompt' {fault}.")
             if trainer.processing_class is not None and not {"image", "images", "environment"} & rows[0].keys():
                 _check_tokens(trainer, what, prompts, first=len(rows), context=context or math.inf)
-        elif given["environment_factory"] is None:
+        elif arguments["environment_factory"] is None:
             fix = f"rename the one with the prompts: {what}.rename_column({next(iter(rows[0]))!r}, 'prompt')"
             raise ValueError(f"{what} has no column 'prompt', only {', '.join(map(repr, rows[0]))}: {fix}.")
 

@@ -141,7 +141,7 @@ class CreditTrainer(ResumableTrainer):
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
         quiet_old_names()
-        refusals.check_arguments(args, kwargs, wanted=self.config_class)
+        refusals.check_arguments(args, kwargs, expected=self.config_class)
         refusals.check_overrides(type(self), CreditTrainer)
         self._first_rows = before_run.read_rows(args, kwargs)
         environments = Environments(self, args)
@@ -351,16 +351,16 @@ class CreditTrainer(ResumableTrainer):
         inputs[keys.ADVANTAGES] = self.normalizer.advantage(credit, tokens, row_weight=loss_pass.row_weight)
 
     def get_high_entropy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        found = super().get_high_entropy_mask(*args, **kwargs)
+        mask_t = super().get_high_entropy_mask(*args, **kwargs)
         if self._loss_pass is not None:
-            self._loss_pass.entropy_mask_t = found
-        return found
+            self._loss_pass.entropy_mask_t = mask_t
+        return mask_t
 
     def get_off_policy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        kept = super().get_off_policy_mask(*args, **kwargs)
+        mask_t = super().get_off_policy_mask(*args, **kwargs)
         if self._loss_pass is not None:
-            self._loss_pass.off_policy_mask_t = kept
-        return kept
+            self._loss_pass.off_policy_mask_t = mask_t
+        return mask_t
 
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None

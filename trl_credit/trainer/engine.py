@@ -88,7 +88,7 @@ class TrlEngine:
         self.score_responses, self.decode_responses = self._scoring.of_responses, self._scoring.decode_responses
         self.total_reward, self.correct_reward = self._scoring.total, self._scoring.correct
         self._turn_rollouts = TurnRollouts(trainer, self._scoring, self.continue_prefixes)
-        self._conversations: Conversations | None = None  # of the last batch
+        self.continue_turns = self._turn_rollouts.continue_from
         limit_to_context(trainer)
 
     @property
@@ -189,7 +189,7 @@ class TrlEngine:
             calculate, *args, written=sampling.written, end_tokens=self._end_tokens
         )
         if snapshots := self._environments.snapshots:
-            self._conversations = Conversations(*args[:3], written=sampling.scores.written, snapshots=snapshots)
+            self._turn_rollouts.batch = Conversations(*args[:3], written=sampling.scores.written, snapshots=snapshots)
         return sampling.rewards_per_func
 
     # Log-probabilities under the policy that sampled
@@ -365,11 +365,6 @@ class TrlEngine:
             continuations.append(Continuation(list(ids[i][:budget]), known))
         return continuations
 
-    def continue_turns(self, places: Sequence[tuple[int, int]], **given: Any) -> tuple[torch.Tensor, list[list[int]]]:
-        """Continues conversations of the last batch, see
-        [`~trl_credit.trainer.turn_rollouts.TurnRollouts.continue_from`]."""
-        return self._turn_rollouts.continue_from(self._conversations, places, **given)
-
     # Tokens
 
     def tokenize(self, prompts: list) -> list[list[int]]:
@@ -392,5 +387,5 @@ class TrlEngine:
 
     def remaining_budget(self, prompt_length: int, written: int) -> int:
         """Tokens that a response may have after `written`, by `max_completion_length` and the model's context."""
-        left, context = self._trainer.max_completion_length - written, context_of(self._trainer, self._model.config)
+        left, context = self._trainer.max_completion_length - written, context_of(self._trainer)
         return left if context is None else min(left, room_after(prompt_length, context) - written)

@@ -35,8 +35,8 @@ def check_trl_version(version: str) -> None:
         warnings.warn(f"{message}, run `pytest tests/loss/test_contract.py`, or install an older trl.", stacklevel=3)
 
 
-def check_arguments(args: Any, kwargs: dict[str, Any], *, wanted: type[CreditConfig]) -> None:
-    """Checks the arguments of a trainer whose configuration class should be `wanted`.
+def check_arguments(args: Any, kwargs: dict[str, Any], *, expected: type[CreditConfig]) -> None:
+    """Checks the arguments of a trainer whose configuration class should be `expected`.
 
     Raises:
         TypeError: `args` is a plain `GRPOConfig`, or the configuration of another algorithm.
@@ -45,13 +45,15 @@ def check_arguments(args: Any, kwargs: dict[str, Any], *, wanted: type[CreditCon
     """
     if not isinstance(args, CreditConfig):
         what = f"args is a {type(args).__name__}, which has no credit knobs"
-        raise TypeError(f"{what}: pass {wanted.__name__}.from_trl(args), or a {wanted.__name__} with the same fields.")
+        raise TypeError(
+            f"{what}: pass {expected.__name__}.from_trl(args), or a {expected.__name__} with the same fields."
+        )
     known = [preset.config for preset in PRESETS.values()]
     own = next(of for of in type(args).__mro__ if of is CreditConfig or of in known)
-    if wanted in known and own is not wanted:  # the card would name another algorithm than the one that trains
+    if expected in known and own is not expected:  # the card would name another algorithm than the one that trains
         what = f"args is a {type(args).__name__}, which is not of this trainer's algorithm"
         named = own.__name__.replace("Config", "Trainer")
-        raise TypeError(f"{what}: build a {wanted.__name__}, or train with {named}.")
+        raise TypeError(f"{what}: build a {expected.__name__}, or train with {named}.")
     if args.use_liger_kernel and Version(trl.__version__) < Version("1.14"):
         what = f"use_liger_kernel=True bypasses the loss in trl {trl.__version__}, and all credit with it"
         raise ValueError(f"{what}: set use_liger_kernel=False, or install trl>=1.14.")

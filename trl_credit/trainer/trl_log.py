@@ -116,6 +116,6 @@ def _pool(name: str, known: list[tuple[float, int]]) -> float:
     """The value of a metric over several calls, from its values and their numbers of rows."""
     if not known:
         return math.nan
-    if found := _EXTREMES.fullmatch(name):
-        return (min if "min" in found.groups() else max)(x for x, _ in known)
+    if extreme := _EXTREMES.fullmatch(name):
+        return (min if "min" in extreme.groups() else max)(x for x, _ in known)
     return sum(x * w for x, w in known) / sum(w for _, w in known)

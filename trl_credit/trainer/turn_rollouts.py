@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class _Continued:
 
 
 class TurnRollouts:
-    """Continues conversations from the states in which turns began, in environments of its own.
+    """Continues conversations of the last batch from the states in which turns began, in environments of its own.
 
     Args:
         trainer (`GRPOTrainer`):
@@ -86,11 +87,11 @@ class TurnRollouts:
         self, trainer: GRPOTrainer, scoring: TrlScoring, continue_prefixes: Callable[..., list[Continuation]]
     ) -> None:
         self._trainer, self._scoring, self._continue_prefixes = trainer, scoring, continue_prefixes
+        self.batch: Conversations | None = None  # the last one
         self._pool: dict[Any, list[Any]] = {}
 
     def continue_from(
         self,
-        batch: Conversations,
         places: Sequence[tuple[int, int]],
         *,
         n: int,
@@ -110,36 +111,34 @@ class TurnRollouts:
             most (`int`):
                 The largest number of states of all processes.
         """
+        trainer, batch = self._trainer, self.batch
         prefixes = [prompt_ids[row] + completion_ids[row][:b] for row, b in places]
         continuations = iter(self._continue_prefixes(prefixes, n=n, budgets=budgets))
         used: Counter = Counter()
         conversations = [
-            self._begun(batch, row, b, prefix, next(continuations).ids, completion_ids[row][:b], used)
+            self._begun(row, b, prefix, next(continuations).ids, completion_ids[row][:b], used)
             for (row, b), prefix in zip(places, prefixes, strict=True)
             for _ in range(n)
         ]
-        self._run_tools(batch, conversations, prompt_ids)
+        self._run_tools(conversations, prompt_ids)
         # processes with fewer conversations score the first of their batch again, so that all gather equal shapes
-        trainer, missing = self._trainer, n * most - len(conversations)
-        rows = [x.row for x in conversations] + [0] * missing
-        with temporarily(
-            trainer, environments=[x.environment for x in conversations] + trainer.environments[:1] * missing
-        ):
+        first = trainer.environments[0], list(completion_ids[0]), batch.written[0]
+        scored = conversations + [_Continued(0, sys.maxsize, 0, None, *first, [])] * (n * most - len(conversations))
+        with temporarily(trainer, environments=[x.environment for x in scored]):
             rewards = self._scoring.of_others(
-                [batch.examples[row] for row in rows],
-                [batch.prompts[row] for row in rows],
-                [batch.before(x.row, x.turn) + x.added for x in conversations] + batch.completions[:1] * missing,
-                [x.ids for x in conversations] + [list(completion_ids[0])] * missing,
+                [batch.examples[x.row] for x in scored],
+                [batch.prompts[x.row] for x in scored],
+                [batch.before(x.row, x.turn) + x.added for x in scored],
+                [x.ids for x in scored],
                 own=len(conversations),
-                written=[x.written for x in conversations] + batch.written[:1] * missing,
+                written=[x.written for x in scored],
             )
         return rewards, [x.ids[x.begin :] for x in conversations]
 
-    def _begun(
-        self, batch: Conversations, row: int, b: int, prefix: list[int], new: list[int], ids: list[int], used: Counter
-    ) -> _Continued:
+    def _begun(self, row: int, b: int, prefix: list[int], new: list[int], ids: list[int], used: Counter) -> _Continued:
         """A conversation after its first turn of tokens `new`, in the environment of its kind that is `used` next."""
-        trainer, example = self._trainer, dict(batch.examples[row])
+        trainer, batch = self._trainer, self.batch
+        example = dict(batch.examples[row])
         turn = int(turn_numbers(torch.tensor([batch.written[row]]))[0, b])
         name = example.pop("environment", None) if trainer._multi_environment else None
         pool = self._pool.setdefault(name, [])
@@ -154,9 +153,7 @@ class TurnRollouts:
         written = batch.written[row][:b] + [1] * len(new)
         return _Continued(row, turn, b, name, environment, ids + new, written, [message])
 
-    def _run_tools(
-        self, batch: Conversations, conversations: list[_Continued], prompt_ids: Sequence[list[int]]
-    ) -> None:
+    def _run_tools(self, conversations: list[_Continued], prompt_ids: Sequence[list[int]]) -> None:
         """TRL's tool loop, for states of one turn at a time, since its number of rounds counts from the first turn."""
         trainer = self._trainer
         for turn in sorted({x.turn for x in conversations}):
@@ -169,7 +166,7 @@ class TurnRollouts:
                 "_async_tool_dicts": [waiting for _, waiting in tools],
                 "max_tool_calling_iterations": trainer.max_tool_calling_iterations - turn,
             }
-            prompts = [batch.prompts[x.row] + batch.before(x.row, turn) for x in part]
+            prompts = [self.batch.prompts[x.row] + self.batch.before(x.row, turn) for x in part]
             texts = [prompt_ids[x.row] for x in part], [x.ids for x in part], [x.added for x in part]
             with temporarily(trainer, **state):
                 masks, messages, longer, *_ = trainer._tool_call_loop(prompts, *texts, None, None, {})
