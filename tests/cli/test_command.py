@@ -166,10 +166,10 @@ def test_jobs_on_one_machine_take_free_ports(tmp_path, no_launcher, said, flags,
     assert (given[-2:] == FREE) == free and "0" not in typed
 
 
-@pytest.mark.parametrize(("text", "message"), [("[no mapping", "cannot be read as YAML"), ("- 1", "is not a mapping")])
-def test_a_configuration_without_settings_is_refused(tmp_path, no_launcher, text, message):
+@pytest.mark.parametrize("text", ["[no mapping", "- 1"])
+def test_a_configuration_without_settings_is_refused(tmp_path, no_launcher, text):
     (tmp_path / "mine.yaml").write_text(text)
-    with pytest.raises(ValueError, match=f"^--accelerate_config .*mine.yaml' {message}"):
+    with pytest.raises(ValueError, match="^--accelerate_config .*mine.yaml' is no mapping"):
         take_launcher(["--accelerate_config", str(tmp_path / "mine.yaml")])
 
 

@@ -154,8 +154,7 @@ MISTAKES = {
     "eval --protocol demo": [
         ("--models ./no_such", "no_such"),
         ("--data_dir nowhere --sets gsm8k --models no/such", "there is no folder 'nowhere': check --data_dir"),
-        ("--output_dir e.jsonl", "--output_dir='e.jsonl' is a file"),
-        ("--output_dir e.jsonl/x", "--output_dir='e.jsonl/x' lies below 'e.jsonl'"),
+        ("--output_dir e.jsonl/x", "--output_dir='e.jsonl/x' cannot be written to"),
         ("--temperature -1", "--temperature must be a number from 0 to 10, got -1.0"),
         ("--temperature nan", "--temperature must be"),
         ("--temperature 0", "--temperature 0 gives the same response 16 times"),

@@ -279,7 +279,7 @@ def test_a_read_only_disk_in_a_script(make_trainer):
     trainer = make_trainer("grpo", max_steps=1)
     trainer.args.output_dir = "/proc/run"
     trainer._folder.path = Path("/proc/run")
-    with pytest.raises(ValueError, match="^output_dir='/proc/run' cannot be written to .*: name another folder$"):
+    with pytest.raises(ValueError, match="^output_dir='/proc/run' cannot be written to .*name another folder$"):
         trainer.train()
 
 

@@ -44,7 +44,7 @@ def test_any_response_to_a_procedural_task_has_a_score(gym):
         ("reasoning_gym:chain_sum", "{terms: 3}", "--dataset_config does not fit the task 'chain_sum'"),
         ("reasoning_gym:chain_sum", "{min_terms: -1}", "--dataset_config does not fit the task 'chain_sum'"),
         ("reasoning_gym:chain_sum", "main", "must be like '{size: 1000}'"),
-        ("reasoning_gym:chain_sum", "{size", "cannot be read as YAML"),
+        ("reasoning_gym:chain_sum", "{size", "must be like '{size: 1000}'"),
     ],
 )
 def test_wrong_tasks(gym, name, config, message):
