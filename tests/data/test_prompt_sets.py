@@ -80,7 +80,7 @@ def test_sets_load_by_name(data_folder, name):
     assert {"prompt", "problem", "answer", "id"} <= set(data.column_names) and len(set(data["id"])) == len(data)
     assert all(prompt.startswith(problem) for prompt, problem in zip(data["prompt"], data["problem"], strict=True))
     assert name not in EVALUATION or len(data) == len(data_folder.rows(name))
-    if SETS[name].mathematical:
+    if name != "knights_and_knaves_3ppl":
         check_answers(data["answer"][:500])
     else:
         assert all(len(who) == len(truth) == 3 for who, truth in zip(data["names"], data["truth"], strict=True))

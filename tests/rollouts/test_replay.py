@@ -108,7 +108,7 @@ def test_a_file_that_is_none_is_refused(tmp_path):
     buffer = ReplayBuffer(life=4, cap=3)
     buffer.add(rows("a", 3))
     (tmp_path / "junk").write_bytes(b"not safetensors at all")
-    save_file({"x": torch.zeros(2)}, tmp_path / "other", metadata={"state": "{}"})  # no checksum
+    save_file({"x": torch.zeros(2)}, tmp_path / "other", metadata={})  # no state
     for name in ("missing", "junk", "other"):
         with pytest.raises(ValueError, match="."):
             buffer.load(tmp_path / name)

@@ -49,7 +49,7 @@ def test_killed_and_resumed_is_uninterrupted(tmp_path, layout, kind):
     if layout == "zero3":  # a run without DeepSpeed cannot read its optimizer
         done = start("run_resume.py", "resume", tmp_path, kind)
         assert done.returncode == 1
-        assert "holds the optimizer of a run with DeepSpeed ZeRO-3, which a run without" in done.stderr
+        assert "layout ZeRO-3" in done.stderr
     if layout == "ddp":  # already at its end: no process trains or writes anything
         files = [path for path in (tmp_path / "killed").rglob("*") if "credit_run" not in path.name]
         before = [path.stat().st_mtime_ns for path in files]

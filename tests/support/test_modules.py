@@ -49,6 +49,14 @@ def test_loaded_modules_beside_the_function_count(entry):
     assert helper_modules([math.sqrt, torch.relu, demo_reward]) == {}
 
 
+def test_a_notebook_has_the_modules_of_its_folder(entry, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    typed: dict = {"__name__": "__main__"}
+    exec("def reward():\n    pass", typed)
+    assert helper_modules([typed["reward"]]).keys() == {*LOADED, "entry"}
+
+
 @pytest.mark.parametrize("name", [*sorted(LOADED), "lib.late"])
 def test_a_change_of_a_file_is_seen_without_an_import(entry, tmp_path, name):
     before, digest = helper_modules([entry.score]), digest_of_module(name)

@@ -52,7 +52,6 @@ class CleaningReport:
 
     Attributes:
         dropped: The ids of the rows that were dropped, by the reason.
-        still_damaged: The ids of rows with damaged LaTeX that were kept.
     """
 
     name: str
@@ -60,7 +59,6 @@ class CleaningReport:
     kept: int = 0
     repaired: int = 0
     dropped: dict[str, list[str]] = field(default_factory=dict)
-    still_damaged: list[str] = field(default_factory=list)
 
     def drop(self, reason: str, rows: Iterable[dict]) -> None:
         """Counts rows as dropped."""
@@ -71,12 +69,11 @@ class CleaningReport:
         dropped = ", ".join(_counted(ids, reason) for reason, ids in self.dropped.items())
         parts = [f"dropped {dropped}"] if dropped else []
         parts += [f"repaired the LaTeX of {self.repaired:,}"] if self.repaired else []
-        parts += [f"kept {_counted(self.still_damaged, 'with damaged LaTeX')}"] if self.still_damaged else []
         return "; ".join([f"{self.name}: {self.kept:,} of {self.rows:,} rows", *parts])
 
     @property
     def changed(self) -> bool:
-        return bool(self.dropped or self.repaired or self.still_damaged)
+        return bool(self.dropped or self.repaired)
 
 
 def _counted(ids: list[str], what: str) -> str:
@@ -140,16 +137,13 @@ def clean(
     kept, repaired = [], set()
     for row in rows:
         problem = repair_latex(row["problem"])
-        damaged = is_damaged(problem)
         if english and _CHINESE.search(row["problem"]):
             report.drop("Chinese", [row])
-        elif drop and damaged:
+        elif drop and is_damaged(problem):
             report.drop("with damaged LaTeX", [row])
         elif drop and not (row["answer"] or "").strip():
             report.drop("without a gold", [row])
         else:
-            if damaged:
-                report.still_damaged.append(row["id"])
             if problem != row["problem"]:
                 repaired.add(row["id"])
                 row = {**row, "problem": problem}

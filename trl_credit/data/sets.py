@@ -32,8 +32,6 @@ class DataSet:
             Repository on the Hub.
         read (`Callable`):
             Maps a row of the Hub or of a file to a dict with `problem`, `answer` and what else the set has.
-        licence (`str`):
-            Licence of the data, as far as it is known.
         splits (`dict[str, Split]`):
             Splits by name; the first is the default.
         revision (`str`, *optional*):
@@ -43,20 +41,16 @@ class DataSet:
         english, distinct, copies (`bool`):
             Cleaning: whether Chinese rows are dropped, whether duplicates and conflicting golds are dropped, and
             whether the Hub holds every row many times.
-        mathematical (`bool`):
-            Whether the answers are for the `accuracy` reward.
     """
 
     repo: str
     read: Callable[[dict], dict]
-    licence: str
     splits: dict[str, Split]
     revision: str | None = None
     evaluation: bool = False
     english: bool = False
     distinct: bool = False
     copies: bool = False
-    mathematical: bool = True
 
 
 @dataclass(frozen=True)

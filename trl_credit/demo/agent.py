@@ -141,12 +141,9 @@ class StepCalculator(Calculator):
 
 def agent_reward(completions: list, answer: list[str], **kwargs: Any) -> list[float]:
     """1 if the last message is the model's, calls no tool, and its text is the right digit, else 0. Takes any text."""
-    return [float(_answer(response).strip() == right) for response, right in zip(completions, answer, strict=True)]
-
-
-def _answer(completion: str | list[dict]) -> str:
-    calls = isinstance(completion, list) and completion and completion[-1].get("tool_calls")
-    return "" if calls else response_text(completion)
+    calls = [isinstance(c, list) and c and c[-1].get("tool_calls") for c in completions]
+    texts = ["" if call else response_text(c).strip() for call, c in zip(calls, completions, strict=True)]
+    return [float(text == right) for text, right in zip(texts, answer, strict=True)]
 
 
 def draw_problem(rng: random.Random) -> str:

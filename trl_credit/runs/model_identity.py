@@ -8,11 +8,9 @@ from huggingface_hub import try_to_load_from_cache
 from ..config import CreditConfig
 from ..demo import TASKS, DemoTask
 from ..support.digests import sampled_digest, short_digest
-from ..support.files import read_json
 
 
 _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache", "architectures")
-_WEIGHT_FILES = (("model", ".safetensors"), ("pytorch_model", ".bin"))  # in the order of transformers
 
 
 def model_identity(model: Any, *, dtype: str, weights: str | None, revision: Any) -> dict[str, Any]:
@@ -102,16 +100,6 @@ def weights_digest(config: Any, args: CreditConfig, *, subfolder: str = "") -> s
         except ValueError:  # no name on the Hub
             return commit
         folder = Path(cached).parent if isinstance(cached, str) else None
-    files = [] if folder is None else _weight_files(folder / subfolder)
-    return sampled_digest(files) if files else commit
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """The files that transformers loads; a folder may hold others."""
-    for stem, suffix in _WEIGHT_FILES:
-        if (whole := folder / f"{stem}{suffix}").is_file():
-            return [whole]
-        if (index := folder / f"{stem}{suffix}.index.json").is_file():
-            names = read_json(index)["weight_map"].values()
-            return [folder / name for name in set(names) if (folder / name).is_file()]
-    return sorted(folder.glob("*.safetensors"))
+    patterns = () if folder is None else ("*.safetensors", "pytorch_model*.bin")  # in the order of transformers
+    kinds = (list((folder / subfolder).glob(pattern)) for pattern in patterns)
+    return next((sampled_digest(files) for files in kinds if files), commit)

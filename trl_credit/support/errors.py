@@ -5,7 +5,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -76,12 +76,12 @@ def did_you_mean(word: Any, choices: Iterable[str], *, cutoff: float = 0.6) -> s
     return f": did you mean {meant!r}?" if meant is not None else ""
 
 
-def closest(word: Any, choices: Iterable[str], *, key: Callable[[str], str] = str, cutoff: float = 0.6) -> str | None:
-    """The choice whose `key` is closest to a word, ignoring case and punctuation; `None` if no choice is close, where
-    `cutoff` is the least similarity: 1 for the same letters."""
-    by_key = {spelling(key(choice)): choice for choice in map(str, choices)}
-    close = difflib.get_close_matches(spelling(str(word)), by_key, n=1, cutoff=cutoff)
-    return by_key[close[0]] if close else None
+def closest(word: Any, choices: Iterable[str], *, cutoff: float = 0.6) -> str | None:
+    """The choice that is closest to a word, ignoring case and punctuation; `None` if no choice is close, where `cutoff`
+    is the least similarity: 1 for the same letters."""
+    by_spelling = {spelling(str(choice)): str(choice) for choice in choices}
+    close = difflib.get_close_matches(spelling(str(word)), by_spelling, n=1, cutoff=cutoff)
+    return by_spelling[close[0]] if close else None
 
 
 def choose(word: Any, choices: Iterable[str]) -> str:

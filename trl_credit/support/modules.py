@@ -8,7 +8,8 @@ from .digests import sha256, unbound
 
 
 # also where they are installed from a clone: their versions are not a run's identity
-_LIBRARIES = frozenset("accelerate datasets deepspeed peft torch transformers trl trl_credit vllm".split())
+_LIBRARIES = {*"accelerate datasets deepspeed peft torch transformers trl trl_credit vllm".split()}
+_NOT_THE_USERS = _LIBRARIES | sys.stdlib_module_names
 _INSTALLED = {"site-packages", "dist-packages"}
 
 
@@ -19,9 +20,10 @@ def helper_modules(functions: Iterable[Callable]) -> dict[str, str]:
     Left out are the files of the functions themselves, the script that runs, what lies in site-packages, and this
     package. A module that a function imports when it is called counts from then on.
     """
-    own = {Path(file) for function in functions if (file := _file_of(unbound(function)[0])) is not None}
+    own = {file for function in functions if (file := _file_of(unbound(function)[0])) is not None}
     folders = {_top_folder(file) for file in own}
-    loaded = {name: getattr(module, "__file__", None) for name, module in sys.modules.items() if name != "__main__"}
+    loaded = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
+    loaded.pop("__main__", None)
     return {
         name: sha256(path.read_bytes())
         for name, file in loaded.items()
@@ -37,10 +39,12 @@ def digest_of_module(name: str) -> str | None:
     return next((sha256(file.read_bytes()) for file in files if file.is_file()), None)
 
 
-def _file_of(defined: Callable) -> str | None:
-    module = sys.modules.get(getattr(defined, "__module__", None) or "")
-    file = getattr(module, "__file__", None)
-    return file if file is not None and _is_users(module.__name__, Path(file)) else None
+def _file_of(defined: Callable) -> Path | None:
+    name = getattr(defined, "__module__", None) or ""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None:
+        return Path.cwd() / name if name == "__main__" else None  # a notebook imports from the working folder
+    return Path(file) if _is_users(name, Path(file)) else None
 
 
 def _top_folder(file: Path) -> Path:
@@ -51,5 +55,4 @@ def _top_folder(file: Path) -> Path:
 
 
 def _is_users(name: str, path: Path) -> bool:
-    top = name.partition(".")[0]
-    return top not in sys.stdlib_module_names | _LIBRARIES and path.is_file() and not _INSTALLED & set(path.parts)
+    return name.partition(".")[0] not in _NOT_THE_USERS and path.is_file() and not _INSTALLED & set(path.parts)
