@@ -50,7 +50,7 @@ def finished_run(folder: Path, *, reward: str | None = None, trust_run: bool = F
         # without a record nobody can tell a run on the embedded task from one from Python
         if "dataset_name" not in settings and not (is_demo and run is not None):
             fix = f"train with --log_credit 10, or give a JSONL file of responses, and --model {folder}"
-            raise ValueError(f"{what} its {RECIPE} names no data and reward (a run from Python?): {fix}")
+            raise ValueError(f"{what} its {RECIPE} names no data (a run from Python?): {fix}")
         model = DEMO if is_demo else str(folder)
     kept = {name: value for name, value in settings.items() if name in names and value is not None}
     kept |= {"algo": "grpo", "model_name_or_path": model}
