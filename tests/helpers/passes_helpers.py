@@ -30,14 +30,10 @@ TREE = {"tree_branching": [3, 2], "tree_segment_length": 4, "num_generations": 8
 MASKED = {"token_mask": "probability", "probability_threshold": 0.5, "beta": 0.1}
 # cases in which passes over fewer tokens are compared with TRL's: algorithm and settings
 CASES = {
-    "grpo": ("grpo", {}),
     "reference": ("grpo", {"beta": 0.1}),
     "lora": ("s_trace", {"beta": 0.1, "trainer_kwargs": LORA}),
-    "two iterations": ("dapo", {"num_iterations": 2}),
     "s_trace": ("s_trace", {"beta": 0.05}),
-    "grpo_lambda": ("grpo_lambda", {}),
     "gspo": ("gspo", {}),
-    "difficulty": ("ha_dw", {}),
     "mask": ("base", {**MASKED, "loss_type": "dapo"}),
     "chain": ("spo_chain", {"rollouts_per_state": 2, "cutpoint_interval": 2}),
     "tree": ("spo_tree", TREE),

@@ -47,10 +47,7 @@ def run(make_trainer, tmp_path):
 
 
 ROWS = {**TREE, "rollouts": "tree", "loss_type": "dapo"}
-OWN_CASES = {
-    name: CASES[name] for name in ("reference", "lora", "s_trace", "gspo", "mask", "chain", "tree", "truncated")
-}
-OWN_CASES |= {
+OWN_CASES = CASES | {
     "vespo": ("base", {"loss_type": "vespo"}),
     "mask of the code": ("base", {**MASKED, "loss_type": "grpo", "released_code": ["spo_normalizer"]}),
     "prompts": ("base", {"loss_type": "dapo", "prompt_average": True, "beta": 0.1}),
