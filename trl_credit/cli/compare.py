@@ -125,7 +125,6 @@ def _train_grid(args: Namespace, flags: list[str]) -> int:
         print(f"\ninterrupted ({number.name}): finished runs are kept; go on with: {args.command}", file=sys.stderr)
         return 128 + number
     if not trained.groups:
-        print(f"error: {trained.failed[-1]}", file=sys.stderr)
         return 1
     baseline = _group(trained.groups, label)
     if baseline.label != label:

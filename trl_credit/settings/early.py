@@ -5,6 +5,7 @@ from collections.abc import Collection
 from importlib.util import find_spec
 from pathlib import Path
 
+from .. import STEMS
 from ..support.errors import collected, raise_together
 from ..support.functions import is_custom_function
 from ..support.signals import without_flag
@@ -42,7 +43,7 @@ def check_names(argv: list[str], *, flags: Collection[str] = ()) -> None:
     is_class = is_custom_function((config | typed).get("credit"))  # perhaps, with settings that only its file tells
     if not is_class:
         errors += [unknown_field(name, files[name], known) for name in config if name not in {*known, "env"}]
-    presets = sorted(path.stem for path in _PACKAGE.glob("presets/*.py") if "\nPRESET = " in path.read_text("utf-8"))
+    presets = list(STEMS)
     algo = str((config | typed).get("algo", presets[0]))
     if algo not in presets:
         errors.append(unknown_algorithm(algo, presets, file=None if "algo" in typed else files.get("algo")))

@@ -64,7 +64,7 @@ def train_grid(grid: Grid, *, metric: str, primary: str, jobs: int | None) -> Tr
         best = {row.label: written[row.best] for row in rows}
         if untuned := [entry.label for entry in grid.swept if entry.label not in best]:
             what = f"no value of {grid.sweep.name} has all its tuning runs finished"
-            trained.failed.append(f"{what}: {', '.join(untuned)}")
+            print(f"error: {what}: {', '.join(untuned)}", file=sys.stderr)
             return trained
         print(f"best {grid.sweep.name}: {', '.join(f'{label} {value}' for label, value in best.items())}")
     runs = grid.verdict_runs(best)
