@@ -57,6 +57,15 @@ def test_bfloat16_autocast(trained, algo):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("algo", ["s_trace", "spo_tree"])
+def test_torch_compile(trained, algo):
+    # the eager backend: everything of torch.compile but the code it would generate
+    trainer = trained(algo, torch_compile=True, torch_compile_backend="eager", max_steps=2)
+    check_finite(trainer)
+    assert len(steps_of(trainer)) == 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("algo", ["s_trace", "gspo_token", "spo_chain", "spo_tree"])
 def test_a_mixture_of_experts_keeps_its_auxiliary_loss(make_trainer, tiny_model, algo):
     model = with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(tiny_model)), tiny_model)
@@ -138,7 +147,10 @@ def test_images_go_with_their_rows(see, tmp_path):
         settings = {"output_dir": str(tmp_path / length_sort), "length_sort": length_sort, **sizes, **sampling}
         trainer = see(texts, lengths, **settings)
         seen.append(Watch(trainer))
+        before = weights(trainer)
         trainer.train()
     assert trainer._passes.padding.window == 8
+    names = moved(trainer, before)
+    assert any("vision_tower" in name for name in names) and any("language_model" in name for name in names)
     check_equal(*seen)
     assert seen[1].tokens(trained=True) < seen[0].tokens(trained=True)
