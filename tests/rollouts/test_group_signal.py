@@ -146,7 +146,7 @@ def test_the_kl_term_of_rows_without_credit(make_trainer):
 
 
 def test_refusals(make_trainer):
-    with pytest.raises(ValueError, match="^groups='refill': it is not clear which"):
+    with pytest.raises(ValueError, match="^difficulty_reward=None: it is not clear which"):
         make_trainer(groups="refill", reward_funcs=[by_prompt, length])
     stream = IterableDataset.from_generator(lambda: iter([{"prompt": "1+1=", "answer": "2"}] * 64))
     for name, value in (("groups", "refill"), ("prompt_sampler", "difficulty")):

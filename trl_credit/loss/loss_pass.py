@@ -16,7 +16,6 @@ from . import keys
 from .assignment import log_weight_of, policy_mask, with_ratio_clipped
 from .batch import loss_mask, segments_of
 from .contract import Contract
-from .metrics import METRICS, SeenLoss, loss_statistics
 from .normalizer import turn_factor
 from .order import in_loss
 
@@ -74,29 +73,6 @@ class LossPass:
         """Mean number of loss tokens of a micro-batch, a scalar, where TRL divides by that of the generation batch."""
         count = self.inputs.get(keys.NUM_ITEMS)
         return None if count is None else count.clamp(min=1) / self.micro_batches
-
-    def statistics(self, *, in_detail: bool) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Numerator and denominator of each metric, once TRL's loss is known: [`loss_statistics`], and the algorithm's
-        own.
-
-        Raises:
-            ValueError: the algorithm returned a metric in a wrong form, or with the name of another one.
-        """
-        tokens, credit = self.seen
-        seen = SeenLoss(
-            self.config,
-            credit,
-            tokens,
-            carries_loss=self.contract.algorithm.carries_loss,
-            gradient_t=self.credit_t if in_detail else None,
-            quarter_t=self.inputs.get(keys.QUARTERS),
-            entropy_mask_t=self.entropy_mask_t,
-            experts=None if self.experts_t is None else (self.experts_t, self.inputs[keys.OLD_EXPERTS]),
-        )
-        own = self.contract.metrics(self.config, tokens, credit)
-        if taken := own.keys() & {name for names, _, _ in METRICS for name in names}:
-            raise ValueError(f"credit={self.config.credit!r} has a metric {min(taken)!r}, as we have: rename it.")
-        return loss_statistics(seen) | own
 
     @cached_property
     def credit_t(self) -> torch.Tensor:
@@ -197,14 +173,8 @@ def policy_credit(
     used, factors = credit, [*factors]
     if config.clip_form == "ratio":
         used = with_ratio_clipped(used, tokens, clip_range=config.clip_range)
-    log_weight_t, kind = log_weight_of(config, used, tokens), config.loss_type
-    own: dict[str, Any] = {}
-    if kind == "sapo":
-        own["temperatures"] = config.sapo_temperature_pos, config.sapo_temperature_neg
-    elif kind == "vespo":
-        ends = ("pos", "neg")
-        own["gammas"] = tuple((getattr(config, f"vespo_k_{e}"), getattr(config, f"vespo_lambda_{e}")) for e in ends)
-    if engine_ratio_t is not None and kind == "vespo":  # whose ratio is that to the engine
+    log_weight_t, is_vespo = log_weight_of(config, used, tokens), config.loss_type == "vespo"
+    if engine_ratio_t is not None and is_vespo:  # whose ratio is that to the engine
         log_weight_t = log_weight_t + engine_ratio_t.log().clamp(min=math.log(1e-8))
     elif engine_ratio_t is not None:
         factors.append(engine_ratio_t)
@@ -214,7 +184,13 @@ def policy_credit(
         log_weight_t,
         logp_t=tokens.logp_t,
         advantage_t=wide(used.advantage),
-        term=PolicyTerm(loss_type=kind, clip_range=config.clip_range, delta=config.delta, **own),
+        term=PolicyTerm(
+            loss_type=config.loss_type,
+            clip_range=config.clip_range,
+            delta=config.delta,
+            temperatures=(config.sapo_temperature_pos, config.sapo_temperature_neg),
+            gammas=((config.vespo_k_pos, config.vespo_lambda_pos), (config.vespo_k_neg, config.vespo_lambda_neg)),
+        ),
         factor_t=math.prod(factors) if factors else None,
         kept_t=kept_tokens(credit, tokens),
         mask_t=tokens.mask_t,

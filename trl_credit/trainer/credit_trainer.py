@@ -31,6 +31,7 @@ from ..loss import keys
 from ..loss.assignment import with_ratio_clipped
 from ..loss.contract import Contract, algorithm, check_uniform
 from ..loss.loss_pass import LossPass
+from ..loss.metrics import loss_statistics
 from ..loss.nonfinite import NonFinite
 from ..loss.normalizer import Normalizer
 from ..observe.meter import Meter, is_logged_step
@@ -295,7 +296,7 @@ class CreditTrainer(ResumableTrainer):
         self.overrides.check_forward(loss_pass.hook_calls)
         # not in the hook: TRL's `top_entropy_quantile` acts after it
         in_detail = not training or is_logged_step(self.args, self.state)
-        self._meter.record(loss_pass.statistics(in_detail=in_detail))
+        self._meter.record(loss_statistics(loss_pass, in_detail=in_detail))
         if loss_pass.extra_loss is not None:
             loss = loss + loss_pass.extra_loss / (self.current_gradient_accumulation_steps if training else 1)
         if training:
