@@ -50,8 +50,7 @@ class Padding:
         elif self.window > 1 and (reasons := _reasons_against_sorting(trainer, model)):
             self.keep_order(reasons[0])
         if args.length_sort == "auto" and kind != "relative":
-            left = "padding" if kind == "scaled" else "padding of prompts"
-            logger.warning("length_sort='auto' keeps the %s, on which the positions of this model depend", left)
+            logger.warning("length_sort='auto' keeps the padding on which the positions of this model depend")
 
     def keep_order(self, reason: str) -> None:
         """Leaves rows in the micro-batches that TRL put them in, from here on, and warns why."""

@@ -35,7 +35,7 @@ from ..loss.metrics import loss_statistics
 from ..loss.nonfinite import NonFinite
 from ..loss.normalizer import Normalizer
 from ..observe.meter import Meter, is_logged_step
-from ..passes.reduced import make_passes
+from ..passes.reduced import ReducedPasses
 from ..presets import Preset
 from ..rewards.guard import guard_rewards, guard_rollout
 from ..rollouts.forest import Trees
@@ -160,7 +160,7 @@ class CreditTrainer(ResumableTrainer):
         self.overrides = Overrides(self)
         self.contract = Contract(algorithm(args), max=self.processes.max)
         self._probes = Probes(self, self.contract.algorithm.needs)
-        self._passes = make_passes(self, self._trl_forward)
+        self._passes = ReducedPasses(self, self._trl_forward)
         self.normalizer, self._nonfinite = Normalizer(args), NonFinite(self)
         self.difficulty: DifficultyBelief | None = None
         if args.difficulty != "none":
