@@ -110,8 +110,7 @@ class Contract:
 
     def __init__(self, algorithm: Algorithm, *, max: Callable[[int], int]) -> None:
         self.algorithm, self._max, self._label = algorithm, max, f"credit function {algorithm.name!r}"
-        self._parts: tuple[bool, ...] | None = None  # of a `Credit`, in the first call
-        self._metrics: tuple[str, ...] | None = None
+        self._first: dict[str, Any] = {}  # the parts of a `Credit` and the names of metrics in the first call
         self._has_gradient, self._without = False, 0  # whether there was one, and micro-batches without one before
 
     def credit(self, tokens: Tokens, config: CreditConfig) -> Credit:
@@ -141,10 +140,13 @@ class Contract:
         with errors_named(self.algorithm.source, self._label):
             return self.algorithm.credit(config, tokens)
 
-    def _is_everywhere(self, value: object) -> bool:
-        """Whether a value of plain types is the same on all processes. Collective."""
-        code = seed_from(value)
-        return -self._max(-code) == self._max(code)
+    def _differs(self, name: str, value: object) -> bool:
+        """Whether a value of plain types differs from that of the first call. That call is collective, and compares
+        between processes."""
+        if name in self._first:
+            return value != self._first[name]
+        self._first[name], code = value, seed_from(value)
+        return -self._max(-code) != self._max(code)
 
     def _look(self, credit: Credit, tokens: Tokens, config: CreditConfig) -> None:
         """Looks for a gradient, which waits for the device."""
@@ -183,17 +185,14 @@ class Contract:
             raise self._error(f"{what}: {fix}")
 
     def _checked(self, credit: object, tokens: Tokens, config: CreditConfig) -> Credit:
-        is_first = self._parts is None
-        problem = credit_problem(credit, tokens, self.algorithm, config, values=is_first)
+        problem = credit_problem(credit, tokens, self.algorithm, config, values="parts" not in self._first)
         problem = problem or self._conflict(config, credit)
+        parts = None
         if problem is None:  # these parts decide which metrics exist, and all processes log the same metrics
-            parts = tuple(getattr(credit, name) is not None for name in ("log_weight", "mask", "selected"))
-            parts += (credit.log_weight is credit.traced is not None,)
-            self._parts = parts if is_first else self._parts
-            if parts != self._parts:
-                problem = "returned other parts of a Credit than in its first call: return the same ones every time"
-        if is_first and not self._is_everywhere(self._parts) and problem is None:
-            problem = "failed on another process, or returned other parts of a Credit there"
+            parts = [getattr(credit, name) is not None for name in ("log_weight", "mask", "selected")]
+            parts.append(credit.log_weight is credit.traced is not None)
+        if self._differs("parts", parts) and problem is None:
+            problem = "returned other parts of a Credit than in its first call, or than on another process"
         if problem is not None:
             raise self._error(problem)
         inside, advantage = tokens.mask_t.bool(), wide(credit.advantage)
@@ -242,9 +241,7 @@ class Contract:
         with errors_named(self.algorithm.source, label), torch.no_grad():
             values = self.algorithm.metrics(config, _copy(tokens), credit)  # as in `credit`
         names = tuple(values) if isinstance(values, Mapping) else None
-        is_same = self._is_everywhere(names) if self._metrics is None else names == self._metrics
-        self._metrics = names
-        if names is None or not is_same:  # all processes log the same metrics, in the same order
+        if self._differs("metrics", names) or names is None:  # all processes log the same metrics, in the same order
             rule = "return a dict of tensors with the same names in every call and on every process"
             raise ValueError(f"{label} returned {type(values).__name__ if names is None else names}: {rule}.")
         inside_t, sums = tokens.mask_t.bool(), {}

@@ -13,7 +13,7 @@ from ..credit.gradient import PolicyTerm, kl_credit, token_credit
 from ..credit.tokens import Credit, Tokens, kept_tokens, turn_numbers, wide
 from ..support.digests import seed_from
 from . import keys
-from .assignment import log_weight_of, policy_mask, with_ratio_clipped
+from .assignment import in_clip_form, log_weight_of, policy_mask
 from .batch import loss_mask, segments_of
 from .contract import Contract
 from .normalizer import turn_factor
@@ -170,9 +170,7 @@ def policy_credit(
         engine_ratio_t (`torch.Tensor`, *optional*):
             TRL's correction for the engine, shape (B, T) or (B, 1).
     """
-    used, factors = credit, [*factors]
-    if config.clip_form == "ratio":
-        used = with_ratio_clipped(used, tokens, clip_range=config.clip_range)
+    used, factors = in_clip_form(config, credit, tokens), [*factors]
     log_weight_t, is_vespo = log_weight_of(config, used, tokens), config.loss_type == "vespo"
     if engine_ratio_t is not None and is_vespo:  # whose ratio is that to the engine
         log_weight_t = log_weight_t + engine_ratio_t.log().clamp(min=math.log(1e-8))

@@ -14,7 +14,7 @@ from accelerate.logging import get_logger
 from torch import nn
 
 from .flops import Pass, rows_pass
-from .model_traits import is_random, micro_batch_terms, row_comparing
+from .model_traits import custom_credit, is_random, micro_batch_terms
 from .prefix_layout import Batching, MicroBatch, PromptRow, arranged
 from .row_order import Span, cheapest_order, longest
 
@@ -98,7 +98,8 @@ def _reasons_against_sorting(trainer: Any, model: nn.Module) -> list[str]:
     """Why rows must stay in the micro-batches that TRL put them in: whatever is not a sum over the rows of a window."""
     args = trainer.args
     window, batch = args.gradient_accumulation_steps, args.steps_per_generation
-    custom = row_comparing(trainer)
+    is_by_row = trainer.contract.algorithm.by_row is True
+    custom = [name for name in custom_credit(trainer) if name != "credit" or not is_by_row]
     divides = batch % window == 0 or window % batch == 0
     draws = args.neftune_noise_alpha is not None or is_random(model)
     rules = {

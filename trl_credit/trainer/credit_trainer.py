@@ -28,7 +28,7 @@ from ..config import CreditConfig
 from ..credit.difficulty import DifficultyBelief
 from ..hub.results import ResultsCallback
 from ..loss import keys
-from ..loss.assignment import with_ratio_clipped
+from ..loss.assignment import in_clip_form
 from ..loss.contract import Contract, algorithm, check_uniform
 from ..loss.loss_pass import LossPass
 from ..loss.metrics import loss_statistics
@@ -341,8 +341,7 @@ class CreditTrainer(ResumableTrainer):
             loss_pass.extra_loss = self.normalizer.missing_kl(credit, tokens, beta=self.beta, **weights)
         if declared.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
             inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
-        if self.args.clip_form == "ratio":
-            credit = with_ratio_clipped(credit, tokens, clip_range=self.args.clip_range)
+        credit = in_clip_form(self.args, credit, tokens)
         if credit.log_weight is not None:
             if self.off_policy_mask_threshold is not None and inputs.get(keys.SAMPLING_LOGPS) is None:
                 inputs[keys.SAMPLING_LOGPS] = tokens.old_logp_t  # TRL would fall back on what is rewritten below
