@@ -86,11 +86,11 @@ class LossPass:
         tokens, credit = self.seen
         if self.config.beta == 0.0 or self.contract.algorithm.replaces_kl:
             return None
-        counted_t, dull = tokens.mask_t, self.inputs.get(keys.DULL_ROW)
+        counted_t, zero_variance = tokens.mask_t, self.inputs.get(keys.ZERO_VARIANCE_ROW)
         others = self.row_weight is not None or self.config.uses_released_code("spo_normalizer")
         if not others and (turn_factor_t := turn_factor(self.config, tokens)) is not None:
             counted_t = counted_t * turn_factor_t  # the others divide the KL term without turns
-        counted_t = counted_t if dull is None else counted_t * (~dull).unsqueeze(1)
+        counted_t = counted_t if zero_variance is None else counted_t * (~zero_variance).unsqueeze(1)
         weight_t = log_weight_of(self.config, credit, tokens) if self.config.use_bias_correction_kl else None
         beta, ref_logp_t = self.config.beta, tokens.ref_logp_t
         return kl_credit(weight_t, logp_t=tokens.logp_t, ref_logp_t=ref_logp_t, beta=beta, mask_t=counted_t)
@@ -127,9 +127,9 @@ class LossPass:
         old_logp_t = logp_t.detach() if old_logp_t is None else old_logp_t
         kept_t = known_policy_mask(config, inputs, old_logp_t=old_logp_t, mask_t=mask_t)
         floating = mask_t.to(torch.promote_types(logp_t.dtype, torch.float32))
-        ref_logp_t, dull = inputs.get(keys.REF_LOGPS), inputs.get(keys.DULL_ROW)
-        if dull is not None:  # for TRL alone: with π_ref = π the KL term of these rows, and its gradient, is 0
-            inputs[keys.REF_LOGPS] = torch.where(dull.unsqueeze(1), logp_t, ref_logp_t)
+        ref_logp_t, zero_variance = inputs.get(keys.REF_LOGPS), inputs.get(keys.ZERO_VARIANCE_ROW)
+        if zero_variance is not None:  # for TRL alone: with π_ref = π the KL term of these rows, and its gradient, is 0
+            inputs[keys.REF_LOGPS] = torch.where(zero_variance.unsqueeze(1), logp_t, ref_logp_t)
         tokens = Tokens(
             # in evaluation a leaf, so that credit is computed there as in training
             logp_t=logp_t if logp_t.requires_grad else logp_t.detach().requires_grad_(),

@@ -46,7 +46,7 @@ def over_processes(algorithm: Algorithm, config: CreditConfig, processes: Proces
     gathered["group_ids"] = gathered["group_ids"][:, 0].unique(return_inverse=True)[1]
     columns = None if own.columns is None else gather_object(own.columns)
     first = processes.rank * rows
-    result = taken(algorithm, config, replace(own, **gathered, columns=columns))
+    result = checked_statistics(algorithm, config, replace(own, **gathered, columns=columns))
     return result[first : first + rows, :length].contiguous()
 
 
@@ -58,10 +58,10 @@ def with_statistics(algorithm: Algorithm, config: CreditConfig, tokens: Tokens, 
     if algorithm.statistics is None:
         return tokens
     batch = as_batch(tokens, **{"logp_t": tokens.old_logp_t} | rows)
-    return replace(tokens, statistics_t=taken(algorithm, config, batch))
+    return replace(tokens, statistics_t=checked_statistics(algorithm, config, batch))
 
 
-def taken(algorithm: Algorithm, config: CreditConfig, batch: BatchTokens) -> torch.Tensor:
+def checked_statistics(algorithm: Algorithm, config: CreditConfig, batch: BatchTokens) -> torch.Tensor:
     """The checked result of an algorithm's `statistics`, shape (N, T), detached. Raises as [`over_processes`]."""
     mask_t, logp_t = batch.mask_t, batch.logp_t if "logps" in algorithm.needs else None
     known_t = mask_t if logp_t is None else mask_t * logp_t.isfinite()

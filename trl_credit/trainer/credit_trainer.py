@@ -303,7 +303,7 @@ class CreditTrainer(ResumableTrainer):
             self._rollout_log.lost(loss_pass, loss)
             self._meter.flag(~torch.isfinite(loss.detach()))
             if self._nonfinite.looks_before_backward and self._meter.take_flag():
-                self._nonfinite.found_in_loss()
+                self._nonfinite.record_bad_loss()
                 raise _SkippedUpdate  # on every process, before any gradient
         return loss
 
@@ -337,7 +337,7 @@ class CreditTrainer(ResumableTrainer):
             inputs[keys.REF_LOGPS] = logp_t  # makes TRL's KL term, and its gradient, exactly 0
         else:
             weights = {"mean_tokens": loss_pass.mean_tokens, "row_weight": loss_pass.row_weight}
-            weights["dull"] = inputs.get(keys.DULL_ROW)
+            weights["zero_variance"] = inputs.get(keys.ZERO_VARIANCE_ROW)
             loss_pass.extra_loss = self.normalizer.missing_kl(credit, tokens, beta=self.beta, **weights)
         if declared.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
             inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
