@@ -180,11 +180,10 @@ class _Case:
     def batch_statistics(self) -> str | None:
         if (plain := self.tokens.statistics_t) is None:
             return None
-        for change in (_padded, lambda name, x: _filled(x, self.inside, 7.0) if name == "old_logp_t" else x):
-            again = self.with_statistics(self.changed(change)).statistics_t[:, : plain.size(1)]
-            if not torch.equal(again[self.inside], plain[self.inside]):
-                return "padding or another call changes it: use batch.mask_t, and draw from batch.generator"
-        return None
+        changes = _padded, lambda name, x: _filled(x, self.inside, 7.0) if name == "old_logp_t" else x
+        again = [self.with_statistics(self.changed(change)).statistics_t[:, : plain.size(1)] for change in changes]
+        is_same = all(torch.equal(x[self.inside], plain[self.inside]) for x in again)
+        return None if is_same else "padding or another call changes it: use batch.mask_t, and batch.generator"
 
     def is_grpo(self, knobs: dict[str, Any]) -> str | None:
         config, source = copy(self.config), self.source

@@ -115,8 +115,8 @@ def difference_advantages(
     """A_{i,k} = v_{i,k} − v_{i,k−1}, where v_{i,k} scores the state after step k. Shapes (N, K) → (N, K).
 
     v_{i,−1} is the score of the prompt (`first`), or else the mean over the other responses of the group of their first
-    score. The advantages of a response add up to v_{i,n−1} − v_{i,−1}. The rule is ours, after scores of states in agent
-    training.
+    score. The advantages of a response add up to v_{i,n−1} − v_{i,−1}. The rule is ours, after scores of states in
+    agent training.
 
     Args:
         value_k (`torch.Tensor`):
