@@ -1,6 +1,5 @@
 """`check_credit`: checks a custom credit function against the contract that the trainer relies on."""
 
-import re
 from collections.abc import Callable, Collection
 from copy import copy, deepcopy
 from dataclasses import replace
@@ -19,11 +18,6 @@ from .loss.statistics import with_statistics
 from .support.digests import function_label
 
 
-# each is a method of `_Case`
-PROPERTIES = (
-    *("inputs unchanged", "form", "learning", "inputs", "masked tokens", "padding", "row order", "micro-batches"),
-    *("float32", "evaluation", "batch statistics"),
-)
 Change = Callable[[str, torch.Tensor], torch.Tensor]  # of a tensor of the tokens, by its name
 
 
@@ -46,7 +40,6 @@ def check_credit(
     * `padding`: further columns of padding have no effect either.
     * `row order`, `micro-batches`: a row's gradient depends neither on its place nor on the rows beside it.
     * `float32`: the gradient equals that of float64 to 1e-3 of its size.
-    * `evaluation`: W, A and M are the same without a graph.
     * `batch statistics`: its `statistics` depend neither on padding nor on values outside of the mask, and draw from
       the generator alone. The other properties use their result for all rows.
     * `GRPO`, with `is_grpo_when`: under these knobs the gradient is GRPO's.
@@ -72,13 +65,12 @@ def check_credit(
         AssertionError: a property fails. The message names the first one, and how it fails.
         ValueError: `skip` names no property.
     """
-    if unknown := set(skip) - set(PROPERTIES):
-        raise ValueError(f"skip: no property {sorted(unknown)[0]!r}, choose among {', '.join(PROPERTIES)}")
     config = CreditConfig(output_dir="check_credit", report_to="none") if config is None else config
     case = _Case(function, config, made_up_tokens(seed=seed))
-    checks = {name: getattr(case, re.sub(r"\W", "_", name)) for name in PROPERTIES if name not in skip}
-    if is_grpo_when is not None:
-        checks["GRPO"] = lambda: case.is_grpo(is_grpo_when)
+    checks = case.checks() | ({} if is_grpo_when is None else {"GRPO": lambda: case.is_grpo(is_grpo_when)})
+    if unknown := set(skip) - checks.keys():
+        raise ValueError(f"skip: no property {min(unknown)!r}, choose among {', '.join(checks)}")
+    checks = {name: check for name, check in checks.items() if name not in skip}
     for name, check in checks.items():
         if (problem := check()) is not None:
             raise AssertionError(f"{function_label(function)} fails {name!r}: {problem}")
@@ -88,8 +80,8 @@ def check_credit(
 def made_up_tokens(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tokens:
     """A synthetic micro-batch with all special cases: tool tokens between three turns of a row, short rows, one token,
     and none."""
-    g = torch.Generator().manual_seed(seed)
-    shape = rows, length = 6, 12
+    generators = [torch.Generator().manual_seed(seed + k) for k in range(3)]
+    g, shape = generators[0], (6, 12)
     mask_t = torch.ones(shape, dtype=dtype)
     mask_t[1, 7:] = mask_t[3, 1:] = mask_t[4] = 0
     mask_t[2, 4:6] = mask_t[2, 8] = 0
@@ -102,11 +94,11 @@ def made_up_tokens(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> Toke
         ref_logp_t=old_logp_t + noise[1],
         sampling_logp_t=old_logp_t + noise[2],
         entropy_t=torch.rand(shape, generator=g, dtype=dtype),
-        ref_entropy_t=torch.rand(shape, generator=torch.Generator().manual_seed(seed + 1), dtype=dtype),
+        ref_entropy_t=torch.rand(shape, generator=generators[1], dtype=dtype),
         advantages=torch.tensor([1.0, -0.5, 0.7, -1.2, 0.4, 0.0], dtype=dtype),
         token_ids=torch.randint(3, 50, shape, generator=g),
-        hidden_t=torch.randn(*shape, 4, generator=torch.Generator().manual_seed(seed + 2), dtype=dtype),
-        segment_ids=(torch.arange(length) // 4).expand(shape).masked_fill(mask_t == 0, -1),
+        hidden_t=torch.randn(*shape, 4, generator=generators[2], dtype=dtype),
+        segment_ids=(torch.arange(shape[1]) // 4).expand(shape).masked_fill(mask_t == 0, -1),
         turn_ids=turn_numbers(mask_t),
         policy_mask_t=mask_t,
         mask_t=mask_t,
@@ -127,22 +119,38 @@ class _Case:
         self.tokens = self.with_statistics(replace(tokens, hidden_t=hidden_t))
         self.size = 1.0
 
+    def checks(self) -> dict[str, Callable[[], str | None]]:
+        order, parts = torch.tensor([3, 5, 0, 4, 2, 1]), ([0, 1], [2], [3, 4, 5])
+        return {
+            "inputs unchanged": self.inputs_unchanged,
+            "form": lambda: self.form(self.tokens),
+            "learning": self.learning,
+            "inputs": self.inputs,
+            "masked tokens": self.masked_tokens,
+            "padding": lambda: self.compare(_padded, lambda x: pad(x, (0, 5))),
+            "row order": lambda: self.compare(lambda _, x: x[order], lambda x: x[order]),
+            "micro-batches": lambda: self.differs(
+                torch.cat([self.gradient(apart(self.tokens, rows)) for rows in parts]), self.gradient(self.tokens)
+            ),
+            "float32": lambda: self.compare(
+                lambda _, x: x.float() if x.is_floating_point() else x, torch.Tensor.float, tolerance=1e-3
+            ),
+            "batch statistics": self.batch_statistics,
+        }
+
     def inputs_unchanged(self) -> str | None:
         copies = self.changed(lambda _, x: x.clone())
         self.call(copies)
-        for name, x in tensors_of(self.tokens).items():
-            if not torch.equal(getattr(copies, name), x):
-                return f"it writes into tokens.{name}: make a new tensor"
-        return None
+        written = [name for name, x in tensors_of(self.tokens).items() if not torch.equal(getattr(copies, name), x)]
+        return f"it writes into tokens.{written[0]}: make a new tensor" if written else None
 
-    def form(self, tokens: Tokens | None = None) -> str | None:
-        tokens = self.tokens if tokens is None else tokens
+    def form(self, tokens: Tokens) -> str | None:
         return credit_problem(self.call(tokens), tokens, self.algorithm, self.config)
 
     def learning(self) -> str | None:
         carries_loss = self.algorithm.carries_loss
+        self.size = max(self.gradient(self.tokens).abs().max().item(), 1.0)
         if received(self.call(self.tokens), self.tokens, carries_loss=carries_loss).any():
-            self.size = max(self.gradient(self.tokens).abs().max().item(), 1.0)
             return None
         return f"{without_gradient(carries_loss)}. Or no token has both a mask of 1 and an advantage"
 
@@ -153,13 +161,12 @@ class _Case:
         unknown = replace(t, sampling_logp_t=t.sampling_logp_t.masked_fill(is_second, torch.nan))
         ref_logp_t = None if self.config.beta == 0.0 else t.ref_logp_t
         fewer = replace(t, sampling_logp_t=None, ref_logp_t=ref_logp_t, policy_mask_t=t.mask_t * ~is_second)
+        inputs = "advantages of shape (B, T), no reference, no or NaN sampling_logp_t, or a token mask"
         try:
             problem = self.form(by_token) or self.differs(self.gradient(by_token), self.gradient(t))
-            problem = problem or self.form(unknown) or self.form(fewer)
+            return problem or self.form(unknown) or self.form(fewer)
         except (TypeError, AttributeError, RuntimeError, ValueError, IndexError) as error:
-            problem = f"it raised {type(error).__name__}: {error}"
-        inputs = "advantages of shape (B, T), no reference, no or NaN sampling_logp_t, or a token mask"
-        return problem and f"with {inputs}, {problem}"
+            return f"with {inputs}, it raised {type(error).__name__}: {error}"
 
     def masked_tokens(self) -> str | None:
         kept, plain = ("advantages", "token_ids", "segment_ids", "turn_ids", "mask_t"), self.gradient(self.tokens)
@@ -170,47 +177,19 @@ class _Case:
                 return f"tokens outside of mask_t have a gradient, or their values change that of others: {fix}"
         return None
 
-    def padding(self) -> str | None:
-        return self.compare(_padded, lambda gradient: pad(gradient, (0, 5)))
-
-    def row_order(self) -> str | None:
-        order = torch.tensor([3, 5, 0, 4, 2, 1])
-        return self.compare(lambda _, x: x[order], lambda gradient: gradient[order])
-
-    def micro_batches(self) -> str | None:
-        parts = [self.gradient(apart(self.tokens, rows)) for rows in ([0, 1], [2], [3, 4, 5])]
-        return self.differs(torch.cat(parts), self.gradient(self.tokens))
-
-    def float32(self) -> str | None:
-        narrow = self.changed(lambda _, x: x.float() if x.is_floating_point() else x)
-        return self.differs(self.gradient(narrow).double(), self.gradient(self.tokens), tolerance=1e-3)
-
-    def evaluation(self) -> str | None:
-        with torch.no_grad():
-            without = self.call(replace(self.tokens, logp_t=self.tokens.logp_t.detach()))
-        trained = self.call(self.tokens)
-        for name in ("log_weight", "advantage", "mask"):
-            pair = [getattr(credit, name) for credit in (without, trained) if getattr(credit, name) is not None]
-            values = [wide(x.detach()).expand(self.inside.shape)[self.inside] for x in pair]
-            if len(values) == 1 or (values and self.differs(*values)):
-                return f"{name} is another one without a graph"
-        return None
-
     def batch_statistics(self) -> str | None:
         if (plain := self.tokens.statistics_t) is None:
             return None
-        for change in (_padded, lambda name, x: _filled(x, self.inside, 7.0) if name == "old_logp_t" else x):
-            again = self.with_statistics(self.changed(change)).statistics_t[:, : plain.size(1)]
-            if not torch.equal(again[self.inside], plain[self.inside]):
-                return "padding or another call changes it: use batch.mask_t, and draw from batch.generator"
-        return None
+        changes = _padded, lambda name, x: _filled(x, self.inside, 7.0) if name == "old_logp_t" else x
+        again = [self.with_statistics(self.changed(change)).statistics_t[:, : plain.size(1)] for change in changes]
+        is_same = all(torch.equal(x[self.inside], plain[self.inside]) for x in again)
+        return None if is_same else "padding or another call changes it: use batch.mask_t, and batch.generator"
 
     def is_grpo(self, knobs: dict[str, Any]) -> str | None:
         config, source = copy(self.config), self.source
-        own = {f.name for f in settings_of(source)} & knobs.keys() if is_algorithm(source) else set()
+        own = {f.name: knobs[f.name] for f in settings_of(source) if f.name in knobs} if is_algorithm(source) else {}
         if own:
-            settings = {name: knobs[name] for name in own}
-            source = source(**settings) if isclass(source) else replace(source, **settings)
+            source = source(**own) if isclass(source) else replace(source, **own)
         vars(config).update(knobs)
         plain = copy(config)
         plain.importance = "token"
@@ -246,12 +225,14 @@ class _Case:
             credit = replace(credit, log_weight=torch.zeros_like(tokens.logp_t))
         return policy_credit(self.config, tokens, credit)
 
-    def compare(self, change: Change, expected: Callable[[torch.Tensor], torch.Tensor]) -> str | None:
+    def compare(
+        self, change: Change, expected: Callable[[torch.Tensor], torch.Tensor], **tolerance: float
+    ) -> str | None:
         """Whether the gradient of changed tokens is the one that is `expected` after that of the tokens as they are."""
-        return self.differs(self.gradient(self.changed(change)), expected(self.gradient(self.tokens)))
+        return self.differs(self.gradient(self.changed(change)), expected(self.gradient(self.tokens)), **tolerance)
 
-    def differs(self, found: torch.Tensor, expected: torch.Tensor, *, tolerance: float = 1e-9) -> str | None:
-        error = (found - expected).abs().max().item()
+    def differs(self, gradient: torch.Tensor, expected: torch.Tensor, *, tolerance: float = 1e-9) -> str | None:
+        error = (gradient - expected).abs().max().item()
         is_small = error <= tolerance * self.size  # not if it is NaN
         return None if is_small else f"by up to {error:.3g}, where credit is of size {self.size:.3g}"
 

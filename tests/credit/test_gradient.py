@@ -91,7 +91,7 @@ def batch_of(config, seed):
     if config.prompt_average:
         inputs[keys.ROW_WEIGHT] = torch.tensor([1.2, 0.4, 0.0, 2.0], dtype=torch.float64)
     if config.beta and seed % 7 < 3 and not config.prompt_average:
-        inputs[keys.DULL_ROW] = torch.tensor([False, True, False, False])
+        inputs[keys.ZERO_VARIANCE_ROW] = torch.tensor([False, True, False, False])
     return toy_inputs(t["mask"], **inputs), t
 
 

@@ -148,7 +148,7 @@ def test_best_of_value():
 
 def test_policy_iteration_rests_where_the_log_ratio_is_the_advantage_over_beta():
     logp_t = torch.tensor([[-1.0, -2.0, -0.5]], dtype=torch.float64)
-    loss, _ = policy_iteration_loss(
+    loss = policy_iteration_loss(
         logp_t,
         old_logp_t=logp_t - 9.0,  # its weight would be e^27, and is capped
         ref_logp_t=logp_t - 2.5 / 3,

@@ -78,7 +78,7 @@ def test_it_is_taken_once_per_generation_batch_and_in_evaluation(make_trainer):
     [
         (lambda batch: batch.logp_t[:, 0], "must be a floating tensor of shape .*it returned torch.float32 of shape"),
         (lambda batch: batch.mask_t.long(), "it returned torch.int64 of shape"),
-        (lambda batch: batch.columns[0], "batch statistics of .* raised TypeError.* None here: batch.columns"),
+        (lambda batch: batch.columns[0], "batch statistics of .* raised TypeError.*"),
     ],
 )
 def test_a_wrong_result_is_refused(make_trainer, result, said):
@@ -239,8 +239,8 @@ def test_check_credit_takes_statistics_of_all_rows():
     tokens = made_up_tokens()
     assert tokens.statistics_t is None
     draws = needs(lambda config, batch: torch.rand(batch.logp_t.shape, dtype=torch.float64))
-    with pytest.raises(AssertionError, match="'batch statistics'.*draw from batch.generator"):
+    with pytest.raises(AssertionError, match="'batch statistics'.*batch.generator"):
         check_credit(draws, config=args)
     padded = needs(lambda config, batch: mean_of(batch, torch.ones_like(batch.mask_t)))
-    with pytest.raises(AssertionError, match="'batch statistics'.* use batch.mask_t"):
+    with pytest.raises(AssertionError, match="'batch statistics'.*use batch.mask_t"):
         check_credit(padded, config=args)

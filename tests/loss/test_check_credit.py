@@ -14,7 +14,7 @@ from trl_credit.testing import check_credit
 def test_check_credit_passes_custom_functions(name, tmp_path):
     args = config(tmp_path, credit=custom(name))
     done = check_credit(args.custom_function("credit"), config=args)
-    assert done[1] == "form" and len(done) == 11
+    assert done[1] == "form" and len(done) == 10
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,6 @@ def over_rows(config, tokens):
         (lambda config, t: Credit(None, first(t) * (1.0 + torch.arange(len(t.mask_t)))), "row order"),
         (over_rows, "micro-batches"),
         (lambda config, t: Credit(None, t.advantages + 0.01 * (t.advantages.dtype == torch.float32)), "float32"),
-        (lambda config, t: Credit(None, t.advantages * (1.0 if t.logp_t.requires_grad else 2.0)), "evaluation"),
         (lambda config, t: Credit(None, 2 * t.advantages), "GRPO"),
     ],
 )
@@ -107,4 +106,4 @@ class Average:
 
 
 def test_every_call_begins_with_the_same_state():
-    assert len(check_credit(Average)) == len(check_credit(Average(decay=0.1))) == 11
+    assert len(check_credit(Average)) == len(check_credit(Average(decay=0.1))) == 10

@@ -38,7 +38,7 @@ def test_dull_kl(make_trainer, tmp_path, tiny_model, loss_type):
     found = {}
     for kl in ("keep", "drop"):
         found[kl], (made, data, _) = gradients(lambda **x: moved(make_trainer(**x)), dull_kl=kl, **given)
-    dull = made.batch.data[keys.DULL_ROW]
+    dull = made.batch.data[keys.ZERO_VARIANCE_ROW]
     assert dull.tolist() == [int(x["prompt"][0]) % 2 == 0 or len(set(r)) == 1 for x, r in zip(
         made.examples, made.batch.rewards.view(-1, 4).repeat_interleave(4, 0).tolist(), strict=True)]  # fmt: skip
     assert 0 < dull.sum() < 16

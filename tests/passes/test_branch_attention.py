@@ -99,7 +99,7 @@ def test_a_mask_for_some_queries_at_a_time_changes_nothing(tiny_model, monkeypat
     expected, sizes, mask = logits_and_gradient(model, branches), [], CausalMasks.mask
 
     def noted(self, width, length, like):
-        sizes.append((width, self._most))
+        sizes.append((width, self.most))
         return mask(self, width, length, like)
 
     monkeypatch.setattr(CausalMasks, "mask", noted)

@@ -40,7 +40,7 @@ def test_it_trains_the_same_with_the_room_switched_off(case, make_trainer, monke
     for name in ("on", "off"):
         with monkeypatch.context() as patch:
             if name == "off":
-                patch.setattr(credit_trainer, "make_passes", lambda trainer, forward: PlainPasses(forward))
+                patch.setattr(credit_trainer, "ReducedPasses", lambda trainer, forward: PlainPasses(forward))
             trainer = make_trainer(algo, **settings, optim="sgd", output_dir=str(tmp_path / name))
         assert isinstance(trainer._passes, PlainPasses if name == "off" else reduced.ReducedPasses)
         trainer.train()

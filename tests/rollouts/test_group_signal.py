@@ -137,16 +137,16 @@ def test_the_kl_term_of_rows_without_credit(make_trainer):
     for p in trainer.ref_model.parameters():
         p.data += 0.1
     ((made, _, _),) = observed(trainer)
-    assert made.batch.data[keys.DULL_ROW].sum() > 0
+    assert made.batch.data[keys.ZERO_VARIANCE_ROW].sum() > 0
     for ref_logp_t, logp_t, has_graph in seen:
         assert not has_graph and ((ref_logp_t - logp_t).abs().amax(1) > 1e-4).all()
     both = {"reward_funcs": [by_prompt, length], "difficulty_reward": ["by_prompt"], "overwrite_output_dir": True}
     ((made, _, _),) = observed(make_trainer(**{**settings, **both}))
-    assert not made.batch.data[keys.DULL_ROW].any() and (made.advantages != 0).all()
+    assert not made.batch.data[keys.ZERO_VARIANCE_ROW].any() and (made.advantages != 0).all()
 
 
 def test_refusals(make_trainer):
-    with pytest.raises(ValueError, match="^groups='refill': it is not clear which"):
+    with pytest.raises(ValueError, match="^difficulty_reward=None: it is not clear which"):
         make_trainer(groups="refill", reward_funcs=[by_prompt, length])
     stream = IterableDataset.from_generator(lambda: iter([{"prompt": "1+1=", "answer": "2"}] * 64))
     for name, value in (("groups", "refill"), ("prompt_sampler", "difficulty")):

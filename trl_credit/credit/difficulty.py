@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -13,18 +13,6 @@ from .advantages import by_group
 _STATE_VERSION = 2
 # share of the width of the range: a float32 sum or mean of rewards may end a rounding error outside
 _RANGE_TOLERANCE = 1e-6
-
-
-class Step(NamedTuple):
-    """How far a belief moved towards an accuracy.
-
-    Attributes:
-        rate: η_t, as a share of the distance, in [0, 1].
-        is_floor: Whether η_min replaced η σ_t.
-    """
-
-    rate: float
-    is_floor: bool
 
 
 @dataclass
@@ -80,24 +68,25 @@ class DifficultyBelief:
         """C⁻ for a batch of this accuracy; the first batch has no past and gets its own accuracy y."""
         return accuracy if self.belief is None else self.belief
 
-    def update(self, accuracy: float) -> Step | None:
+    def update(self, accuracy: float) -> tuple[float, bool] | None:
         """C⁻ ← C⁺ after a generation batch of this accuracy. Call it once per generation batch, on every rank.
 
         Returns:
-            [`Step`] or `None`: the step by the equation; `None` if C is a mean or fixed.
+            `tuple[float, bool]` or `None`: η_t, as a share of the distance, and whether η_min replaced η σ_t. `None` if
+            C is a mean or fixed.
         """
         if self.mode == "fixed":
             return None
-        window_full = len(self._accuracies) == self.window
+        is_full = len(self._accuracies) == self.window
         self._accuracies.append(accuracy)
-        if self.mode == "hard" or not window_full:
+        if self.mode == "hard" or not is_full:
             self._beliefs.append(math.fsum(self._accuracies) / len(self._accuracies))
             return None
         belief, own_rate = self._beliefs[-1], self.rate * _population_std(self._beliefs)
         rate_t = min(max(own_rate, self.rate_min), 1.0)
         # in this form equal C⁻ and y stay equal, and rounding cannot take C out of [0, 1]
         self._beliefs.append(belief + rate_t * (accuracy - belief))
-        return Step(rate_t, own_rate < self.rate_min)
+        return rate_t, own_rate < self.rate_min
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next updates depend on, as JSON types; JSON keeps floats exactly."""

@@ -33,7 +33,7 @@ def to_go_advantages(
 
     `step`: b_{i,k} = mean of R_{j,k} over the j ≠ i that reached step k; if there are none, as for `response`.
     `response`: b_{i,k} = mean_{j≠i} R_{j,0}. Both are unbiased, since b_{i,k} does not depend on response i. Nothing is
-    divided by a standard deviation. Ours.
+    divided by a standard deviation. The rule is ours.
 
     Args:
         return_k (`torch.Tensor`):
@@ -115,7 +115,8 @@ def difference_advantages(
     """A_{i,k} = v_{i,k} − v_{i,k−1}, where v_{i,k} scores the state after step k. Shapes (N, K) → (N, K).
 
     v_{i,−1} is the score of the prompt (`first`), or else the mean over the other responses of the group of their first
-    score. The advantages of a response add up to v_{i,n−1} − v_{i,−1}. Ours, after scores of states in agent training.
+    score. The advantages of a response add up to v_{i,n−1} − v_{i,−1}. The rule is ours, after scores of states in
+    agent training.
 
     Args:
         value_k (`torch.Tensor`):

@@ -52,10 +52,10 @@ def cutpoint_boundaries(
     cut = (old_logp_t.detach().exp() < threshold) & mask_t
     if not include_last:
         cut = without_last(cut, mask_t=mask_t)
-    by_length = num_segments is None
-    boundaries = (
-        fixed_length_boundaries(interval, mask_t=cut) if by_length else fixed_count_boundaries(num_segments, mask_t=cut)
+    split, size = (
+        (fixed_length_boundaries, interval) if num_segments is None else (fixed_count_boundaries, num_segments)
     )
+    boundaries = split(size, mask_t=cut)
     if from_first_cutpoint:
         return boundaries
     return boundaries & (boundaries.cumsum(-1) > 1) | mask_t & (mask_t.cumsum(-1) == 1)
@@ -168,7 +168,7 @@ def policy_iteration_loss(
     beta: float,
     weight_cap: float = 10.0,
     mask_t: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> torch.Tensor:
     """`w (β Σ_{t∈seg}(ℓ_t − ℓ^ref_t) − A)²`, `w = min(exp Σ_{t∈seg}(ℓ_t − ℓ°_t), cap)` detached (SPO, App. B).
 
     The loss is 0 once the log-ratio to the reference has reached A/β. `docs/theory.md` says what the appendix leaves
@@ -185,14 +185,13 @@ def policy_iteration_loss(
             Largest importance weight; the paper has none.
 
     Returns:
-        `tuple[torch.Tensor, torch.Tensor]`: the loss of each segment at its last loss token, 0 elsewhere, and the mask
-        of these tokens; shapes (B, T).
+        `torch.Tensor`: the loss of each segment at its last loss token, 0 elsewhere; shape (B, T).
     """
     segments, ends = TurnTable(segment_ids, mask_t), segment_ends(segment_ids, mask_t=mask_t)
     weight = segments.sum((logp_t - old_logp_t).detach()).exp().clamp(max=weight_cap)
     advantage = segments.sum(advantage_t * ends)
     loss = weight * (beta * segments.sum(logp_t - ref_logp_t) - advantage).square()
-    return segments.by_token(loss).masked_fill(ends == 0, 0.0), ends
+    return segments.by_token(loss).masked_fill(ends == 0, 0.0)
 
 
 def segment_ends(segment_ids: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ def noise_outside(
 
     The score of a token, the gradient of its log-probability by the logits, has E|score|² = 1 − Σ_a p_a². A token
     sampled from p has Σ_a p_a (1 − p_a) = 1 − Σ_a p_a² as expectation of 1 − p, so the sampled tokens suffice, and no
-    logits are needed. Tokens count alike, whatever their advantages. Ours.
+    logits are needed. Tokens count alike, whatever their advantages. The measure is ours.
 
     Args:
         old_logp_t (`torch.Tensor`):
@@ -40,7 +40,8 @@ def last_tokens(
     """Σ_r Σ |c| on the last m = min(n, `last`) of the n tokens of response r, and Σ_r (m / n) Σ |c| on all of them.
 
     The ratio is 1 if credit is uniform within each response: the share of credit at the end against the share of
-    tokens there, over responses in proportion to their credit. Responses without credit do not count. Ours.
+    tokens there, over responses in proportion to their credit. Responses without credit do not count. The measure is
+    ours.
 
     Args:
         credit_t (`torch.Tensor`):

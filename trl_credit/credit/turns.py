@@ -27,34 +27,22 @@ class TurnTable:
     Attributes:
         turn_ids: Number of each token's turn, int64, shape (B, T); −1 for none.
         mask_t: 1 for the tokens that count, shape (B, T).
+        inside_t: Which tokens count and have a turn: bool, shape (B, T).
+        columns: K.
+        count: n, the tokens that count in each turn, int64, shape (B, K).
     """
 
     turn_ids: torch.Tensor
     mask_t: torch.Tensor
 
+    inside_t = cached_property(lambda self: self.mask_t.bool() & (self.turn_ids >= 0))
+    # the last column is for all other tokens
+    _index = cached_property(lambda self: torch.where(self.inside_t, self.turn_ids, self.columns))
+    count = cached_property(lambda self: self._added(self.inside_t.long()))
+
     @cached_property
     def columns(self) -> int:
-        """K."""
         return int(self.turn_ids.max().clamp(min=0)) + 1 if self.turn_ids.numel() else 1
-
-    @cached_property
-    def has_several(self) -> bool:
-        """Whether some row may have a second turn."""
-        return self.columns > 1
-
-    @cached_property
-    def inside_t(self) -> torch.Tensor:
-        """Which tokens count and have a turn: bool, shape (B, T)."""
-        return self.mask_t.bool() & (self.turn_ids >= 0)
-
-    @cached_property
-    def _index(self) -> torch.Tensor:
-        return torch.where(self.inside_t, self.turn_ids, self.columns)  # the last column is for all other tokens
-
-    @cached_property
-    def count(self) -> torch.Tensor:
-        """n: tokens that count in each turn, int64, shape (B, K)."""
-        return self._added(self.inside_t.long())
 
     def _added(self, x_t: torch.Tensor) -> torch.Tensor:
         rows = x_t.new_zeros(x_t.size(0), self.columns + 1)
@@ -72,7 +60,7 @@ class TurnTable:
     def bounds(self, x_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The smallest and the largest value of each turn, 0 without a token that counts. (B, T) → (B, K)."""
         rows = x_t.new_zeros(x_t.size(0), self.columns + 1)
-        low, high = (rows.scatter_reduce(-1, self._index, x_t, how, include_self=False) for how in ("amin", "amax"))
+        low, high = (rows.scatter_reduce(-1, self._index, x_t, bound, include_self=False) for bound in ("amin", "amax"))
         return low[:, :-1], high[:, :-1]
 
     def by_token(self, x: torch.Tensor) -> torch.Tensor:
@@ -90,7 +78,7 @@ def turn_log_weight(
     [`~trl_credit.credit.weights.token_log_weight`], to the last bit.
     """
     turns = TurnTable(turn_ids, mask_t)
-    if not turns.has_several:
+    if turns.columns == 1:
         return sequence_log_weight(logp_t, old_logp_t=old_logp_t, mask_t=mask_t)
     return turns.by_token(turns.mean(logp_t - old_logp_t))
 
@@ -182,7 +170,7 @@ def turn_average_factor(turn_ids: torch.Tensor, *, mask_t: torch.Tensor) -> torc
     gradient. `None` if no row has a second turn: f is then 1.
     """
     turns = TurnTable(turn_ids, mask_t)
-    if not turns.has_several:
+    if turns.columns == 1:
         return None
     count = turns.count.to(mask_t.dtype if mask_t.is_floating_point() else torch.float32)
     n_turns = (count > 0).sum(-1, keepdim=True)

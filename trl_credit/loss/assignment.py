@@ -73,7 +73,7 @@ def policy_iteration(config: "CreditConfig", tokens: Tokens) -> Credit:
         segment_ids=tokens.segment_ids,
         beta=config.beta,
         mask_t=tokens.mask_t,
-    )[0]
+    )
     if config.uses_released_code("spo_policy_iteration"):
         loss_t = 0.5 * loss_t
     return Credit(torch.zeros_like(tokens.logp_t), -loss_t)
@@ -88,10 +88,13 @@ def log_weight_of(config: "CreditConfig", credit: Credit, tokens: Tokens) -> tor
     return tokens.logp_t - tokens.old_logp_t
 
 
-def with_ratio_clipped(credit: Credit, tokens: Tokens, *, clip_range: tuple[float, float]) -> Credit:
-    """Credit that makes TRL's loss min(ρ, clip ρ)·A, see [`~trl_credit.credit.clipping.clip_ratio_alone`]."""
+def in_clip_form(config: "CreditConfig", credit: Credit, tokens: Tokens) -> Credit:
+    """With `clip_form="ratio"` credit that makes TRL's loss min(ρ, clip ρ)·A, see
+    [`~trl_credit.credit.clipping.clip_ratio_alone`]; else the credit itself."""
+    if config.clip_form != "ratio":
+        return credit
     log_weight = tokens.logp_t - tokens.old_logp_t if credit.log_weight is None else credit.log_weight
-    log_weight, advantage = clip_ratio_alone(log_weight, wide(credit.advantage), clip_range=clip_range)
+    log_weight, advantage = clip_ratio_alone(log_weight, wide(credit.advantage), clip_range=config.clip_range)
     return replace(credit, log_weight=log_weight, advantage=advantage)
 
 

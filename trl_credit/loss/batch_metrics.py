@@ -4,6 +4,8 @@ import hashlib
 
 import torch
 
+from ..credit.groups import has_difference
+
 
 def difficulty_statistics(
     phi: torch.Tensor, advantages: torch.Tensor, *, p_hat: torch.Tensor, prior: float
@@ -37,13 +39,13 @@ def group_statistics(
     equal. `rewards` (N,) may hold NaN (no score); `hashes` (N,) are int64. Groups are consecutive.
     """
     if credited is None:
-        grouped = rewards.view(-1, num_generations)
-        is_flat = grouped.nan_to_num(nan=-torch.inf).amax(-1) <= grouped.nan_to_num(nan=torch.inf).amin(-1)
+        everyone = torch.ones_like(rewards, dtype=torch.bool)
+        has_signal = has_difference(rewards, num_generations=num_generations, counted=everyone)
     else:
-        is_flat = ~credited.view(-1, num_generations).any(-1)
+        has_signal = credited.view(-1, num_generations).any(-1)
     ordered = hashes.view(-1, num_generations).sort(-1).values
     unique = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(-1)
-    means = torch.stack([is_flat.float().mean(), unique.float().mean()]).tolist()
+    means = torch.stack([(~has_signal).float().mean(), unique.float().mean()]).tolist()
     return dict(zip(("groups_without_signal", "unique_responses"), means, strict=True))
 
 

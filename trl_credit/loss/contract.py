@@ -1,8 +1,7 @@
 """The contract of an algorithm, checked in training and by [`~trl_credit.testing.check_credit`]."""
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -18,7 +17,6 @@ from ..support.functions import errors_named
 from .assignment import assign_credit, described, policy_iteration
 
 
-_GUIDE = "see trl-credit help credit_contract"
 PATIENCE = 5  # micro-batches with an advantage, none of which had a gradient, before a run is stopped
 _CUT_TOLERANCE = 1e-3  # of a row's credit, relative to the largest
 
@@ -41,9 +39,9 @@ def credit_problem(
     With `values`, which synchronises with the device, also checks that W and A are finite and masks hold zeros and ones
     at all loss tokens.
     """
-    carries_loss = algorithm.carries_loss
     if not isinstance(credit, Credit):
         return f"returned a {type(credit).__name__}: return trl_credit.Credit(log_weight=…, advantage=…)"
+    carries_loss, weight = algorithm.carries_loss, credit.log_weight
     shape, inside = tokens.logp_t.shape, tokens.mask_t.bool()
     for name in ("log_weight", "advantage", "mask", "selected"):
         x, is_mask, is_advantage = getattr(credit, name), name in ("mask", "selected"), name == "advantage"
@@ -60,16 +58,12 @@ def credit_problem(
             return f"returned {name} with a graph, whose gradient would be lost: {fix}"
         if values:
             x_t = wide(x.detach()).expand(shape)[inside]
-            is_right = (x_t == 0) | (x_t == 1) if is_mask else x_t.isfinite()
-            if not is_right.all():
+            if not ((x_t == 0) | (x_t == 1) if is_mask else x_t.isfinite()).all():
                 kind = "values other than 0 and 1" if is_mask else "NaN or infinity"
                 return f"returned {name} with {kind} at loss tokens (mask_t = 1)"
-    weight = credit.log_weight
-    if weight is None:
-        return None
-    if carries_loss and values and weight.detach()[inside].any():
+    if carries_loss and values and weight is not None and weight.detach()[inside].any():
         return "declares carries_loss and returned a log_weight other than 0: return None or zeros"
-    if not carries_loss and tokens.logp_t.requires_grad and not weight.requires_grad:
+    if not carries_loss and weight is not None and tokens.logp_t.requires_grad and not weight.requires_grad:
         fix = "let the gradient of tokens.logp_t flow through it, or return None for TRL's importance weight"
         return f"returned log_weight without a graph, so that nothing would be learned: {fix}"
     return None
@@ -115,10 +109,9 @@ class Contract:
     """
 
     def __init__(self, algorithm: Algorithm, *, max: Callable[[int], int]) -> None:
-        self.algorithm, self._max = algorithm, max
-        self._parts: tuple[bool, ...] | None = None  # of a `Credit`, in the first call
-        self._metrics: tuple[str, ...] | None = None
-        self._has_gradient, self._without = False, 0  # whether one was found, and micro-batches without one before
+        self.algorithm, self._max, self._label = algorithm, max, f"credit function {algorithm.name!r}"
+        self._first: dict[str, Any] = {}  # the parts of a `Credit` and the names of metrics in the first call
+        self._has_gradient, self._without = False, 0  # whether there was one, and micro-batches without one before
 
     def credit(self, tokens: Tokens, config: CreditConfig) -> Credit:
         """The credit of a micro-batch, with A = 0 outside of the loss.
@@ -140,21 +133,20 @@ class Contract:
             self._look(credit, tokens, config)
         return credit
 
-    @property
-    def _label(self) -> str:
-        return f"credit function {self.algorithm.name!r}"
-
     def _error(self, problem: str) -> ValueError:
-        return ValueError(f"{self._label} {problem} ({_GUIDE}).")
+        return ValueError(f"{self._label} {problem} (see trl-credit help credit_contract).")
 
     def _called(self, config: CreditConfig, tokens: Tokens) -> Any:
         with errors_named(self.algorithm.source, self._label):
             return self.algorithm.credit(config, tokens)
 
-    def _is_everywhere(self, value: object) -> bool:
-        """Whether a value of plain types is the same on all processes. Collective."""
-        code = seed_from(value)
-        return -self._max(-code) == self._max(code)
+    def _differs(self, name: str, value: object) -> bool:
+        """Whether a value of plain types differs from that of the first call. That call is collective, and compares
+        between processes."""
+        if name in self._first:
+            return value != self._first[name]
+        self._first[name], code = value, seed_from(value)
+        return -self._max(-code) != self._max(code)
 
     def _look(self, credit: Credit, tokens: Tokens, config: CreditConfig) -> None:
         """Looks for a gradient, which waits for the device."""
@@ -168,50 +160,39 @@ class Contract:
             if self._without == PATIENCE:
                 raise self._error(f"{without_gradient(carries_loss)} (in {PATIENCE} micro-batches)")
 
-    @contextlib.contextmanager
-    def _unnoticed(self, tokens: Tokens) -> Iterator[None]:
-        """Calls inside leave no trace in the algorithm's state and in torch's random numbers."""
-        algorithm, device = self.algorithm, tokens.logp_t.device
-        state = None if algorithm.state_dict is None else copy.deepcopy(algorithm.state_dict())
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            yield
-        if state is not None:
-            algorithm.load_state_dict(state)
-
     def _check_cut(self, tokens: Tokens, config: CreditConfig) -> None:
         """Raises if the credit of a row depends on the rows beside it. What differs from call to call is left out: it
-        draws random numbers, whose number depends on the shape, or it counts."""
+        draws random numbers, whose number depends on the shape, or it counts. The algorithm's state and torch's random
+        numbers stay as they are."""
+        algorithm, n, device = self.algorithm, len(tokens.logp_t), tokens.logp_t.device
+        state = None if algorithm.state_dict is None else copy.deepcopy(algorithm.state_dict())
 
         def taught(rows: range, seed: int = tokens.seed) -> torch.Tensor:
             part = replace(apart(tokens, rows), seed=seed)
             with torch.enable_grad():
-                return received(self._called(config, part), part, carries_loss=self.algorithm.carries_loss)
+                return received(self._called(config, part), part, carries_loss=algorithm.carries_loss)
 
-        n = len(tokens.logp_t)
-        with self._unnoticed(tokens):
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             whole_t, cut_t = taught(range(n)), torch.cat([taught(range(n // 2)), taught(range(n // 2, n))])
             change, size = (x.abs().max().item() for x in (cut_t - whole_t, whole_t))
             differs = change > _CUT_TOLERANCE * size
             differs = differs and torch.equal(taught(range(n)), taught(range(n), tokens.seed + 1))
+        if state is not None:
+            algorithm.load_state_dict(state)
         if differs:
             what = f"gives a row other credit beside other rows (by {change:.2g}, where credit is of size {size:.2g})"
-            why = "so per_device_train_batch_size and the number of processes would change the algorithm"
             fix = "compare rows in the method `statistics`, which sees the whole batch, or declare by_row = False"
-            raise self._error(f"{what}, {why}: {fix}")
+            raise self._error(f"{what}: {fix}")
 
     def _checked(self, credit: object, tokens: Tokens, config: CreditConfig) -> Credit:
-        is_first = self._parts is None
-        problem = credit_problem(credit, tokens, self.algorithm, config, values=is_first)
+        problem = credit_problem(credit, tokens, self.algorithm, config, values="parts" not in self._first)
         problem = problem or self._conflict(config, credit)
+        parts = None
         if problem is None:  # these parts decide which metrics exist, and all processes log the same metrics
-            parts = tuple(getattr(credit, name) is not None for name in ("log_weight", "mask", "selected"))
-            parts += (credit.log_weight is credit.traced is not None,)
-            self._parts = parts if is_first else self._parts
-            if parts != self._parts:
-                fix = "return the same of log_weight (its own or that of assign_credit), mask and selected every time"
-                problem = f"returned other parts of a Credit than in its first call: {fix}"
-        if is_first and not self._is_everywhere(None if problem else self._parts) and problem is None:
-            problem = "failed on another process, or returned other parts of a Credit there"
+            parts = [getattr(credit, name) is not None for name in ("log_weight", "mask", "selected")]
+            parts.append(credit.log_weight is credit.traced is not None)
+        if self._differs("parts", parts) and problem is None:
+            problem = "returned other parts of a Credit than in its first call, or than on another process"
         if problem is not None:
             raise self._error(problem)
         inside, advantage = tokens.mask_t.bool(), wide(credit.advantage)
@@ -223,28 +204,25 @@ class Contract:
         return credit
 
     def _conflict(self, config: CreditConfig, credit: Credit) -> str | None:
-        """Why the configuration does not go with a custom W or loss, or `None`."""
+        """Why the configuration would lose a custom W or loss, or `None`."""
         is_loss, kind = self.algorithm.carries_loss, config.loss_type
         if not is_loss and credit.log_weight is None:
             return None
-        is_tree = config.rollouts == "tree" and config.tree_rows != "nodes"
+        is_weight, is_tree = not is_loss, config.rollouts == "tree" and config.tree_rows != "nodes"
         weighs_kl = config.beta != 0.0 and config.use_bias_correction_kl and not self.algorithm.replaces_kl
-        no_ratio = kind in ("cispo", "vespo", "sapo")
-        conflicts = [
-            (no_ratio, "loss_type", "'dapo', 'grpo', 'bnpo' or 'dr_grpo'", "its gradient bypasses the clipped weight"),
-            (weighs_kl, "use_bias_correction_kl", "False", "TRL would multiply the KL term by the weight"),
-            (is_loss and config.clip_form == "ratio", "clip_form", "'surrogate'", "it does not clip a custom loss"),
-        ]
-        if not is_loss:
-            conflicts += [
-                (kind == "luspo", "loss_type", "'dapo' or 'grpo'", "it has one weight per response"),
-                (is_tree, "tree_rows", "'nodes'", "a row holds several nodes, and a weight may run across them"),
-                (config.importance == "sequence", "importance", "'token'", "it would average over the response"),
-            ]
-        returned = "a custom loss" if is_loss else "a log_weight"
-        for is_met, setting, fix, why in conflicts:
+        # losses without the clipped weight, or with one weight per response
+        bypasses = kind in ("cispo", "vespo", "sapo") or (is_weight and kind == "luspo")
+        conflicts = {
+            "loss_type": (bypasses, "'dapo', 'grpo', 'bnpo' or 'dr_grpo'"),
+            "use_bias_correction_kl": (weighs_kl, "False"),
+            "clip_form": (is_loss and config.clip_form == "ratio", "'surrogate'"),
+            "tree_rows": (is_weight and is_tree, "'nodes'"),  # a weight may run across the nodes of a row
+            "importance": (is_weight and config.importance == "sequence", "'token'"),
+        }
+        for setting, (is_met, fix) in conflicts.items():
             if is_met:
-                return f"returned {returned} with {setting}={getattr(config, setting)!r}: {why}. Set {setting} to {fix}"
+                what = f"{'a custom loss' if is_loss else 'a log_weight'} with {setting}={getattr(config, setting)!r}"
+                return f"returned {what}, which would change its meaning. Set {setting} to {fix}"
         return None
 
     def metrics(
@@ -263,12 +241,9 @@ class Contract:
         with errors_named(self.algorithm.source, label), torch.no_grad():
             values = self.algorithm.metrics(config, _copy(tokens), credit)  # as in `credit`
         names = tuple(values) if isinstance(values, Mapping) else None
-        is_same = self._is_everywhere(names) if self._metrics is None else names == self._metrics
-        self._metrics = names
-        if names is None or not is_same:  # all processes log the same metrics, in the same order
-            got = type(values).__name__ if names is None else ", ".join(map(repr, names)) or "no names"
+        if self._differs("metrics", names) or names is None:  # all processes log the same metrics, in the same order
             rule = "return a dict of tensors with the same names in every call and on every process"
-            raise ValueError(f"{label} returned {got}: {rule}.")
+            raise ValueError(f"{label} returned {type(values).__name__ if names is None else names}: {rule}.")
         inside_t, sums = tokens.mask_t.bool(), {}
         for name, x in values.items():
             if not isinstance(x, torch.Tensor) or x.shape not in (inside_t.shape, inside_t.shape[:1]):
@@ -286,14 +261,13 @@ def check_uniform(credit: Credit, tokens: Tokens, *, importance: str) -> None:
         ValueError: advantages differ from token to token of a response, or of a turn if `importance` is "turn".
     """
     of_turns = importance == "turn" and credit.log_weight is credit.traced is not None  # else it is a custom weight
-    a_t = credit.advantage
-    if not (importance == "sequence" or of_turns) or a_t.dim() < 2 or a_t.size(1) == 1:
+    if not (importance == "sequence" or of_turns) or wide(credit.advantage).size(1) == 1:
         return
     parts = TurnTable(tokens.turn_ids if of_turns else torch.zeros_like(tokens.turn_ids), tokens.mask_t)
-    low, high = parts.bounds(a_t)
+    low, high = parts.bounds(credit.advantage)
     if (high > low).any():
         what = f"importance={importance!r} would average away advantages that differ from token to token"
-        raise ValueError(f"{what}{' of a turn' * of_turns}: set importance='{importance}_token'.")
+        raise ValueError(f"{what}: set importance='{importance}_token'.")
 
 
 def _copy(tokens: Tokens) -> Tokens:

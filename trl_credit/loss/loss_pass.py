@@ -13,10 +13,9 @@ from ..credit.gradient import PolicyTerm, kl_credit, token_credit
 from ..credit.tokens import Credit, Tokens, kept_tokens, turn_numbers, wide
 from ..support.digests import seed_from
 from . import keys
-from .assignment import log_weight_of, policy_mask, with_ratio_clipped
+from .assignment import in_clip_form, log_weight_of, policy_mask
 from .batch import loss_mask, segments_of
 from .contract import Contract
-from .metrics import METRICS, SeenLoss, loss_statistics
 from .normalizer import turn_factor
 from .order import in_loss
 
@@ -75,29 +74,6 @@ class LossPass:
         count = self.inputs.get(keys.NUM_ITEMS)
         return None if count is None else count.clamp(min=1) / self.micro_batches
 
-    def statistics(self, *, in_detail: bool) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Numerator and denominator of each metric, once TRL's loss is known: [`loss_statistics`], and the algorithm's
-        own.
-
-        Raises:
-            ValueError: the algorithm returned a metric in a wrong form, or with the name of another one.
-        """
-        tokens, credit = self.seen
-        seen = SeenLoss(
-            self.config,
-            credit,
-            tokens,
-            carries_loss=self.contract.algorithm.carries_loss,
-            gradient_t=self.credit_t if in_detail else None,
-            quarter_t=self.inputs.get(keys.QUARTERS),
-            entropy_mask_t=self.entropy_mask_t,
-            experts=None if self.experts_t is None else (self.experts_t, self.inputs[keys.OLD_EXPERTS]),
-        )
-        own = self.contract.metrics(self.config, tokens, credit)
-        if taken := own.keys() & {name for names, _, _ in METRICS for name in names}:
-            raise ValueError(f"credit={self.config.credit!r} has a metric {min(taken)!r}, as we have: rename it.")
-        return loss_statistics(seen) | own
-
     @cached_property
     def credit_t(self) -> torch.Tensor:
         """The credit of each token in this loss, shape (B, T): see [`~trl_credit.credit.gradient.token_credit`]."""
@@ -110,11 +86,11 @@ class LossPass:
         tokens, credit = self.seen
         if self.config.beta == 0.0 or self.contract.algorithm.replaces_kl:
             return None
-        counted_t, dull = tokens.mask_t, self.inputs.get(keys.DULL_ROW)
+        counted_t, zero_variance = tokens.mask_t, self.inputs.get(keys.ZERO_VARIANCE_ROW)
         others = self.row_weight is not None or self.config.uses_released_code("spo_normalizer")
         if not others and (turn_factor_t := turn_factor(self.config, tokens)) is not None:
             counted_t = counted_t * turn_factor_t  # the others divide the KL term without turns
-        counted_t = counted_t if dull is None else counted_t * (~dull).unsqueeze(1)
+        counted_t = counted_t if zero_variance is None else counted_t * (~zero_variance).unsqueeze(1)
         weight_t = log_weight_of(self.config, credit, tokens) if self.config.use_bias_correction_kl else None
         beta, ref_logp_t = self.config.beta, tokens.ref_logp_t
         return kl_credit(weight_t, logp_t=tokens.logp_t, ref_logp_t=ref_logp_t, beta=beta, mask_t=counted_t)
@@ -151,9 +127,9 @@ class LossPass:
         old_logp_t = logp_t.detach() if old_logp_t is None else old_logp_t
         kept_t = known_policy_mask(config, inputs, old_logp_t=old_logp_t, mask_t=mask_t)
         floating = mask_t.to(torch.promote_types(logp_t.dtype, torch.float32))
-        ref_logp_t, dull = inputs.get(keys.REF_LOGPS), inputs.get(keys.DULL_ROW)
-        if dull is not None:  # for TRL alone: with π_ref = π the KL term of these rows, and its gradient, is 0
-            inputs[keys.REF_LOGPS] = torch.where(dull.unsqueeze(1), logp_t, ref_logp_t)
+        ref_logp_t, zero_variance = inputs.get(keys.REF_LOGPS), inputs.get(keys.ZERO_VARIANCE_ROW)
+        if zero_variance is not None:  # for TRL alone: with π_ref = π the KL term of these rows, and its gradient, is 0
+            inputs[keys.REF_LOGPS] = torch.where(zero_variance.unsqueeze(1), logp_t, ref_logp_t)
         tokens = Tokens(
             # in evaluation a leaf, so that credit is computed there as in training
             logp_t=logp_t if logp_t.requires_grad else logp_t.detach().requires_grad_(),
@@ -194,17 +170,9 @@ def policy_credit(
         engine_ratio_t (`torch.Tensor`, *optional*):
             TRL's correction for the engine, shape (B, T) or (B, 1).
     """
-    used, factors = credit, [*factors]
-    if config.clip_form == "ratio":
-        used = with_ratio_clipped(used, tokens, clip_range=config.clip_range)
-    log_weight_t, kind = log_weight_of(config, used, tokens), config.loss_type
-    own: dict[str, Any] = {}
-    if kind == "sapo":
-        own["temperatures"] = config.sapo_temperature_pos, config.sapo_temperature_neg
-    elif kind == "vespo":
-        ends = ("pos", "neg")
-        own["gammas"] = tuple((getattr(config, f"vespo_k_{e}"), getattr(config, f"vespo_lambda_{e}")) for e in ends)
-    if engine_ratio_t is not None and kind == "vespo":  # whose ratio is that to the engine
+    used, factors = in_clip_form(config, credit, tokens), [*factors]
+    log_weight_t, is_vespo = log_weight_of(config, used, tokens), config.loss_type == "vespo"
+    if engine_ratio_t is not None and is_vespo:  # whose ratio is that to the engine
         log_weight_t = log_weight_t + engine_ratio_t.log().clamp(min=math.log(1e-8))
     elif engine_ratio_t is not None:
         factors.append(engine_ratio_t)
@@ -214,7 +182,13 @@ def policy_credit(
         log_weight_t,
         logp_t=tokens.logp_t,
         advantage_t=wide(used.advantage),
-        term=PolicyTerm(loss_type=kind, clip_range=config.clip_range, delta=config.delta, **own),
+        term=PolicyTerm(
+            loss_type=config.loss_type,
+            clip_range=config.clip_range,
+            delta=config.delta,
+            temperatures=(config.sapo_temperature_pos, config.sapo_temperature_neg),
+            gammas=((config.vespo_k_pos, config.vespo_lambda_pos), (config.vespo_k_neg, config.vespo_lambda_neg)),
+        ),
         factor_t=math.prod(factors) if factors else None,
         kept_t=kept_tokens(credit, tokens),
         mask_t=tokens.mask_t,

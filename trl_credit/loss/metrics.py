@@ -6,7 +6,6 @@ and what follows is for readers of the code.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -19,38 +18,40 @@ from ..credit.shares import last_tokens, noise_outside
 from ..credit.tokens import Credit, Tokens, kept_tokens, wide
 from ..credit.turns import TurnTable
 from ..credit.weights import traced_sum
+from . import keys
 from .assignment import log_weight_of
+from .loss_pass import LossPass
 
 
 Sums = tuple[torch.Tensor, torch.Tensor]  # numerator and denominator
 
 
-@dataclass(frozen=True)
 class SeenLoss:
     """One micro-batch in the loss, as the metrics see it; what several of them need is computed once.
 
+    Args:
+        loss_pass ([`~trl_credit.loss.loss_pass.LossPass`]):
+            After TRL's loss.
+        in_detail (`bool`):
+            At logging steps and in evaluation.
+
     Attributes:
-        config: The run's knobs.
         credit, tokens: Result and argument of the credit function.
         carries_loss: Whether A is minus a loss.
-        gradient_t: c of [`~trl_credit.credit.gradient.token_credit`], shape (B, T): at logging steps and in evaluation,
-            where metrics are in detail.
+        gradient_t: c of [`~trl_credit.credit.gradient.token_credit`], shape (B, T); `None` if not in detail.
         quarter_t: Quarter of the response, 0 … 3, that each token lies in, −1 if unknown, shape (B, T). Without it
             every row is a response.
         entropy_mask_t: Tokens that TRL's `top_entropy_quantile` keeps, shape (B, T).
-        experts: Those of each token and layer now and under π_old, integers in any order, shapes (B, T, layers, k).
     """
 
-    config: CreditConfig
-    credit: Credit
-    tokens: Tokens
-    carries_loss: bool = False
-    gradient_t: torch.Tensor | None = None
-    quarter_t: torch.Tensor | None = None
-    entropy_mask_t: torch.Tensor | None = None
-    experts: tuple[torch.Tensor, torch.Tensor] | None = None
+    def __init__(self, loss_pass: LossPass, *, in_detail: bool) -> None:
+        self.config, (self.tokens, self.credit) = loss_pass.config, loss_pass.seen
+        self.carries_loss = loss_pass.contract.algorithm.carries_loss
+        self.in_detail, self.gradient_t = in_detail, loss_pass.credit_t if in_detail else None
+        self.entropy_mask_t, self.quarter_t = loss_pass.entropy_mask_t, loss_pass.inputs.get(keys.QUARTERS)
+        # of each token and layer now and under π_old, in any order, shapes (B, T, layers, k)
+        self.experts_t, self.old_experts_t = loss_pass.experts_t, loss_pass.inputs.get(keys.OLD_EXPERTS)
 
-    in_detail = property(lambda self: self.gradient_t is not None)
     # M, bool, shape (B, T); its tokens in each row, shape (B,), and in all rows; those of the loss
     kept_t = cached_property(lambda self: kept_tokens(self.credit, self.tokens))
     kept_n = cached_property(lambda self: self.kept_t.sum(-1, dtype=torch.float))
@@ -107,15 +108,23 @@ def metric(*names: str, when: Callable[[SeenLoss], bool] = lambda seen: True) ->
     return registered
 
 
-def loss_statistics(seen: SeenLoss) -> dict[str, Sums]:
-    """Numerator and denominator (0-dimensional tensors) of every metric of one micro-batch, by name. Processes add
-    these sums before dividing, since their numbers of tokens differ."""
+def loss_statistics(loss_pass: LossPass, *, in_detail: bool) -> dict[str, Sums]:
+    """Numerator and denominator (0-dimensional tensors) of every metric of one micro-batch, by name, once TRL's loss is
+    known. Processes add these sums before dividing, since their numbers of tokens differ.
+
+    Raises:
+        ValueError: the algorithm returned a metric in a wrong form, or with the name of another one.
+    """
+    seen = SeenLoss(loss_pass, in_detail=in_detail)
+    own = loss_pass.contract.metrics(seen.config, seen.tokens, seen.credit)
+    if taken := own.keys() & {name for names, _, _ in METRICS for name in names}:
+        raise ValueError(f"credit={seen.config.credit!r} has a metric {min(taken)!r}, as we have: rename it.")
     stats: dict[str, Sums] = {}
     for names, when, measure in METRICS:
         if when(seen):
             sums = measure(seen)
             stats |= zip(names, [sums] if len(names) == 1 else zip(*sums, strict=True), strict=True)
-    return stats
+    return stats | own
 
 
 @metric("trained_tokens_per_row")
@@ -166,7 +175,7 @@ def selected_fraction(seen: SeenLoss) -> Sums:
     return (seen.credit.selected.float() * seen.tokens.mask_t.float()).sum(), seen.n_tokens
 
 
-@metric("expert_drift", when=lambda seen: seen.experts is not None)
+@metric("expert_drift", when=lambda seen: seen.experts_t is not None)
 def expert_drift(seen: SeenLoss) -> Sums:
     """With `expert_drift=True`: of the experts that π_old used for a token in a layer, the share that the policy no
     longer uses there.
@@ -176,9 +185,11 @@ def expert_drift(seen: SeenLoss) -> Sums:
 
     Over the tokens of the loss (GSPO, arXiv 2507.18071, Sec. 5.3).
     """
-    (experts_t, old_experts_t), mask_t = seen.experts, seen.tokens.mask_t.float()
+    experts_t, mask_t = seen.experts_t, seen.tokens.mask_t.float()
     changed = torch.zeros((), device=mask_t.device)
-    for new_t, old_t in zip(experts_t.unbind(2), old_experts_t.unbind(2), strict=True):  # layer by layer, for memory
+    for new_t, old_t in zip(
+        experts_t.unbind(2), seen.old_experts_t.unbind(2), strict=True
+    ):  # layer by layer, for memory
         is_used = (old_t.unsqueeze(-1) == new_t.unsqueeze(-2)).any(-1)
         changed += ((~is_used).sum(-1) * mask_t).sum()
     return changed, seen.n_tokens * experts_t.size(3) * experts_t.size(2)

@@ -50,7 +50,7 @@ class NonFinite:
         fits = args.steps_per_generation % args.gradient_accumulation_steps == 0
         return fits and self._trainer.accelerator.scaler is None
 
-    def found_in_loss(self) -> None:
+    def record_bad_loss(self) -> None:
         """Records a loss that is not finite. All processes know of it before the backward pass.
 
         Raises:
@@ -58,7 +58,7 @@ class NonFinite:
                 micro-batch would move the boundary between two updates.
         """
         accumulates = self._trainer.args.gradient_accumulation_steps > 1
-        self._found("loss", at_once=self._trainer.is_deepspeed_enabled and accumulates)
+        self._record("loss", at_once=self._trainer.is_deepspeed_enabled and accumulates)
 
     def gradient_flags(self) -> list[torch.Tensor]:
         """Whether the gradient of this process is not finite, and whether any of it is not 0: two 0-dimensional
@@ -86,7 +86,7 @@ class NonFinite:
             FloatingPointError: too many updates were skipped, or DeepSpeed has already made the update.
         """
         if loss or gradient:
-            self._found("loss" if loss else "gradient", at_once=self._trainer.is_deepspeed_enabled)
+            self._record("loss" if loss else "gradient", at_once=self._trainer.is_deepspeed_enabled)
             for p in self._trainer.model.parameters():
                 p.grad = None  # optimizers skip it, also its momentum and weight decay
         skipped, self._skips_current = self._skips_current, False
@@ -94,7 +94,7 @@ class NonFinite:
         self._skipped.append(skipped)
         return skipped
 
-    def _found(self, what: str, *, at_once: bool) -> None:
+    def _record(self, what: str, *, at_once: bool) -> None:
         self._skips_current = True
         among = sum(self._skipped)
         if at_once or self.in_a_row >= self.patience or among >= max(SHARE * WINDOW, self.patience):

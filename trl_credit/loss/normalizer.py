@@ -62,7 +62,7 @@ class Normalizer:
         beta: float,
         mean_tokens: torch.Tensor | None,
         row_weight: torch.Tensor | None = None,
-        dull: torch.Tensor | None = None,
+        zero_variance: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         """The difference between the KL term of a micro-batch and TRL's: a scalar, or `None` if they are equal.
 
@@ -77,7 +77,7 @@ class Normalizer:
                 batch. Needed where the loss divides by `num_items_in_batch`.
             row_weight (`torch.Tensor`, *optional*):
                 Shape (B,), as for [`advantage`].
-            dull (`torch.Tensor`, *optional*):
+            zero_variance (`torch.Tensor`, *optional*):
                 Rows without a KL term, bool, shape (B,).
         """
         as_trl = self.config.token_mask == "none" or self._count(tokens.mask_t) is None
@@ -88,7 +88,7 @@ class Normalizer:
         kl_t = (difference.exp() - difference - 1) * tokens.mask_t
         if self.config.use_bias_correction_kl:
             kl_t = kl_t * log_weight_of(self.config, credit, tokens).exp()
-        kl_t = kl_t if dull is None else kl_t.masked_fill(dull.unsqueeze(1), 0.0)
+        kl_t = kl_t if zero_variance is None else kl_t.masked_fill(zero_variance.unsqueeze(1), 0.0)
         kl = kl_t.sum(-1, keepdim=True)
         if self.hides_masked:  # mask_t is M here
             target = kl.mean()

@@ -10,13 +10,9 @@ from torch.nn.functional import pad
 from ..config.algorithm import Algorithm
 from ..config.credit_config import CreditConfig
 from ..credit.tokens import BatchTokens, Tokens, as_batch, wide
-from ..support.functions import FunctionRaised, errors_named
+from ..support.functions import errors_named
 from ..support.processes import Processes
 from .assignment import described
-
-
-_FILL = {"segment_ids": -1, "turn_ids": -1}  # 0 for all others
-_OPTIONAL = ("logp_t", "columns", "rewards", "reward_columns")  # parts of a batch
 
 
 def over_processes(algorithm: Algorithm, config: CreditConfig, processes: Processes, own: BatchTokens) -> torch.Tensor:
@@ -39,17 +35,18 @@ def over_processes(algorithm: Algorithm, config: CreditConfig, processes: Proces
     """
     rows, length = own.mask_t.shape
     width = max(1, processes.max(length))
-    kind = torch.promote_types(own.advantage_t.dtype if own.logp_t is None else own.logp_t.dtype, torch.float32)
-    tables = {"advantage_t": wide(own.advantage_t).expand(rows, length).to(kind), "mask_t": own.mask_t.to(kind)}
+    dtype = torch.promote_types(own.advantage_t.dtype if own.logp_t is None else own.logp_t.dtype, torch.float32)
+    tables = {"advantage_t": wide(own.advantage_t).expand(rows, length).to(dtype), "mask_t": own.mask_t.to(dtype)}
     tables |= {name: getattr(own, name) for name in ("token_ids", "segment_ids", "turn_ids")}
-    tables |= {} if own.logp_t is None else {"logp_t": own.logp_t.to(kind)}
-    tables = {name: pad(x.detach(), (0, width - length), value=_FILL.get(name, 0)) for name, x in tables.items()}
+    tables |= {} if own.logp_t is None else {"logp_t": own.logp_t.to(dtype)}
+    fill = {"segment_ids": -1, "turn_ids": -1}  # 0 for all others
+    tables = {name: pad(x.detach(), (0, width - length), value=fill.get(name, 0)) for name, x in tables.items()}
     tables["group_ids"] = own.group_ids.unsqueeze(1).expand(rows, width)  # one call for all
     gathered = dict(zip(tables, processes.gather_columns(*tables.values()), strict=True))
     gathered["group_ids"] = gathered["group_ids"][:, 0].unique(return_inverse=True)[1]
     columns = None if own.columns is None else gather_object(own.columns)
     first = processes.rank * rows
-    result = taken(algorithm, config, replace(own, **gathered, columns=columns))
+    result = checked_statistics(algorithm, config, replace(own, **gathered, columns=columns))
     return result[first : first + rows, :length].contiguous()
 
 
@@ -61,27 +58,17 @@ def with_statistics(algorithm: Algorithm, config: CreditConfig, tokens: Tokens, 
     if algorithm.statistics is None:
         return tokens
     batch = as_batch(tokens, **{"logp_t": tokens.old_logp_t} | rows)
-    return replace(tokens, statistics_t=taken(algorithm, config, batch))
+    return replace(tokens, statistics_t=checked_statistics(algorithm, config, batch))
 
 
-def taken(algorithm: Algorithm, config: CreditConfig, batch: BatchTokens) -> torch.Tensor:
+def checked_statistics(algorithm: Algorithm, config: CreditConfig, batch: BatchTokens) -> torch.Tensor:
     """The checked result of an algorithm's `statistics`, shape (N, T), detached. Raises as [`over_processes`]."""
-    mask_t = batch.mask_t
-    if "logps" not in algorithm.needs:
-        batch = replace(batch, logp_t=None)
-    else:
-        batch = replace(batch, mask_t=mask_t * batch.logp_t.isfinite(), logp_t=batch.logp_t.detach())
+    mask_t, logp_t = batch.mask_t, batch.logp_t if "logps" in algorithm.needs else None
+    known_t = mask_t if logp_t is None else mask_t * logp_t.isfinite()
+    batch = replace(batch, mask_t=known_t, logp_t=None if logp_t is None else logp_t.detach())
     label = f"the batch statistics of {algorithm.name!r}"
-    try:
-        with errors_named(algorithm.source, label), torch.no_grad():
-            result = algorithm.statistics(config, batch)
-    except FunctionRaised as error:
-        if "NoneType" not in str(error):
-            raise
-        missing = ", ".join(f"batch.{name}" for name in _OPTIONAL if getattr(batch, name) is None)
-        raise FunctionRaised(
-            f"{error} None here: {missing}. Declare them in needs; trees have logp_t alone."
-        ) from error
+    with errors_named(algorithm.source, label), torch.no_grad():
+        result = algorithm.statistics(config, batch)
     if not isinstance(result, torch.Tensor) or result.shape != mask_t.shape or not result.is_floating_point():
         rule = f"must be a floating tensor of shape {tuple(mask_t.shape)}"
         raise ValueError(f"{label} {rule}; it returned {described(result)}.")

@@ -24,9 +24,8 @@ class Places(NamedTuple):
     @classmethod
     def of(cls, places: np.ndarray, device: torch.device) -> "Places":
         """Takes nothing where a place is −1."""
-        empty = np.flatnonzero(places < 0)
-        missing = torch.from_numpy(empty).to(device) if len(empty) else None
-        return cls(torch.from_numpy(places.clip(min=0)).to(device), missing)
+        index, missing = (torch.from_numpy(x).to(device) for x in (places.clip(min=0), np.flatnonzero(places < 0)))
+        return cls(index, missing if len(missing) else None)
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
         """Shapes (m, heads, size) → (n, heads, size)."""
@@ -95,15 +94,14 @@ class BranchLayout:
         outputs = []
         for call, before, *own in zip(self.calls, self.before, *parts, strict=True):
             queries, keys, values = (x.unflatten(0, (call.runs, call.width)) for x in own)
-            if before is not None:
-                keys, values = (
-                    torch.cat([_for_each_run(x, before, call.runs), own], dim=1)
-                    for x, own in zip(flat[1:], (keys, values), strict=True)
-                )
-            queries, keys, values = (x.transpose(1, 2) for x in (queries, keys, values))
             if before is None:
-                output = plain(queries, keys, values, None, **named)[0]
+                output = plain(*(x.transpose(1, 2) for x in (queries, keys, values)), None, **named)[0]
             else:
+                # an expanded dimension adds up its gradients in a fixed order, and places are indexed once for all runs
+                share = (-1, call.runs // len(before), -1, -1, -1)
+                seen = (x[before].unsqueeze(1).expand(share).flatten(0, 1) for x in flat[1:])
+                keys, values = (torch.cat(pair, dim=1) for pair in zip(seen, (keys, values), strict=True))
+                queries, keys, values = (x.transpose(1, 2) for x in (queries, keys, values))
                 output = lower_right_attention(plain, queries, keys, values, masks=self.masks, **named)
             outputs.append(output.flatten(0, 1))
         return _Moved.apply(torch.cat(outputs), self.out, self.into).view(rows, length, heads, -1)
@@ -117,9 +115,3 @@ def _before(branches: Branches, call: Call, device: torch.device) -> torch.Tenso
     places = np.stack([branches.places(piece.before) for piece in call.pieces])
     counts = [len(piece.runs) for piece in call.pieces]
     return torch.from_numpy(places if len(set(counts)) == 1 else np.repeat(places, counts, axis=0)).to(device)
-
-
-def _for_each_run(x: torch.Tensor, before: torch.Tensor, runs: int) -> torch.Tensor:
-    """What `before` selects of `x`, shape (places, heads, size), as (runs, tokens, heads, size)."""
-    # an expanded dimension adds up its gradients in a fixed order, and places are not indexed once more for each run
-    return x[before].unsqueeze(1).expand(-1, runs // len(before), -1, -1, -1).flatten(0, 1)

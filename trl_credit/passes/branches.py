@@ -67,8 +67,7 @@ class Branches:
         calls: list[Call] = []
         separate = 0  # pairs of the pieces of the last call, if each had its own
         for call in sorted(alone, key=lambda call: (call.before, call.width)):
-            if calls and calls[-1].before == call.before:
-                last = calls[-1]
+            if calls and (last := calls[-1]).before == call.before:
                 both = Call(last.pieces + call.pieces, call.before, last.runs + call.runs, call.width)
                 if both.squares <= MERGED * (separate + call.squares):
                     calls[-1], separate = both, separate + call.squares
@@ -93,10 +92,8 @@ class Branches:
     def positions(self, shape: tuple[int, int]) -> torch.Tensor:
         """Number of tokens that each token sees besides itself, in rows of `shape`; 0 at padding."""
         numbers = np.zeros(shape[0] * shape[1], dtype=np.int64)
-        for piece in self.pieces:
-            before = self.tokens(piece.before)
-            for run in piece.runs:
-                numbers[self.places(run)] = before + np.arange(self.tokens(run))
+        for before, run in ((piece.before, run) for piece in self.pieces for run in piece.runs):
+            numbers[self.places(run)] = self.tokens(before) + np.arange(self.tokens(run))
         return torch.from_numpy(numbers.reshape(shape))
 
 

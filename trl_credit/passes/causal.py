@@ -52,7 +52,7 @@ def lower_right_attention(
             return scaled_dot_product_attention(query, keys, values, attn_mask=bias, **options).transpose(1, 2)
     # by an additive mask, for as many queries at a time as it has rows
     width, before = query.size(2), key.size(2) - query.size(2)
-    at_once = masks.rows(width, query)
+    at_once = max(1, min(width, MOST_BYTES // (2 * masks.most * query.element_size())))
     parts = []
     for start in range(0, width, at_once):
         some = query[:, :, start : start + at_once]
@@ -71,18 +71,14 @@ class CausalMasks:
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
+        self.most = most
         self._whole: torch.Tensor | None = None
-
-    def rows(self, width: int, like: torch.Tensor) -> int:
-        """Queries that a mask has room for."""
-        return max(1, min(width, MOST_BYTES // (2 * self._most * like.element_size())))
 
     def mask(self, width: int, length: int, like: torch.Tensor) -> torch.Tensor:
         """Added to the scores of `width` queries, the last of `length` tokens: shape (1, 1, width, length)."""
         if self._whole is None or len(self._whole) < width or self._whole.dtype != like.dtype:
             # columns that all rows see, and a square in which a later row sees more: other masks are parts of it
-            low = torch.full((width, self._most + width), -torch.inf, dtype=like.dtype, device=like.device)
-            self._whole = low.triu_(self._most + 1)
-        first = self._most - (length - width)
+            low = torch.full((width, self.most + width), -torch.inf, dtype=like.dtype, device=like.device)
+            self._whole = low.triu_(self.most + 1)
+        first = self.most - (length - width)
         return self._whole[None, None, :width, first : first + length]

@@ -34,31 +34,23 @@ class Cost(NamedTuple):
     attention: float
     head: float
 
-    @classmethod
-    def of_sizes(cls, *, matrix: int, layers: int, attention: int, head: int) -> "Cost":
-        """Cost by the parameters of the layers' matrices and of the head, and the width of all heads of a layer."""
-        return cls(2.0 * matrix, 4.0 * layers * attention, 2.0 * head)
-
-    def layers(self, of: Pass) -> float:
-        """FLOPs of a pass through all but the head."""
-        return self.body * of.tokens + self.attention * of.squares
-
     def forward(self, of: Pass) -> float:
         """FLOPs of a pass."""
-        return self.layers(of) + self.head * of.scored
+        return self.body * of.tokens + self.attention * of.squares + self.head * of.scored
 
 
 def cost_of(config: Any) -> Cost | None:
     """Cost of a decoder by its configuration; `None` where that does not give the size of its layers."""
     text = config.get_text_config()
     names = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
-    if any(not isinstance(getattr(text, name, None), int) for name in names):
+    sizes = [getattr(text, name, None) for name in names]
+    if not all(isinstance(x, int) for x in sizes):
         return None
-    hidden, inner, layers, heads, vocabulary = (getattr(text, name) for name in names)
+    hidden, inner, layers, heads, vocabulary = sizes
     size = getattr(text, "head_dim", None) or hidden // heads
     of_keys = getattr(text, "num_key_value_heads", None) or heads
     weights = 2 * hidden * size * (heads + of_keys) + 3 * hidden * inner
-    return Cost.of_sizes(matrix=layers * weights, layers=layers, attention=heads * size, head=hidden * vocabulary)
+    return Cost(2.0 * layers * weights, 4.0 * layers * heads * size, 2.0 * hidden * vocabulary)
 
 
 def cost_of_calls(config: Any, device: str, calls: float) -> float:

@@ -59,12 +59,6 @@ def micro_batch_terms(trainer: Any, model: nn.Module) -> dict[str, str]:
     return {reason: whose for reason, (whose, holds) in rules.items() if holds}
 
 
-def row_comparing(trainer: Any) -> list[str]:
-    """The custom functions that may compare the rows of a micro-batch: not an algorithm that declares `by_row`."""
-    is_by_row = trainer.contract.algorithm.by_row is True
-    return [name for name in custom_credit(trainer) if name != "credit" or not is_by_row]
-
-
 def custom_credit(trainer: Any) -> list[str]:
     """The custom functions that may give any token credit."""
     return [name for name in ("credit", "selector") if name in trainer.args.custom_functions()]

@@ -14,7 +14,7 @@ from accelerate.logging import get_logger
 from torch import nn
 
 from .flops import Pass, rows_pass
-from .model_traits import is_random, micro_batch_terms, row_comparing
+from .model_traits import custom_credit, is_random, micro_batch_terms
 from .prefix_layout import Batching, MicroBatch, PromptRow, arranged
 from .row_order import Span, cheapest_order, longest
 
@@ -50,8 +50,7 @@ class Padding:
         elif self.window > 1 and (reasons := _reasons_against_sorting(trainer, model)):
             self.keep_order(reasons[0])
         if args.length_sort == "auto" and kind != "relative":
-            left = "padding" if kind == "scaled" else "padding of prompts"
-            logger.warning("length_sort='auto' keeps the %s, on which the positions of this model depend", left)
+            logger.warning("length_sort='auto' keeps the padding on which the positions of this model depend")
 
     def keep_order(self, reason: str) -> None:
         """Leaves rows in the micro-batches that TRL put them in, from here on, and warns why."""
@@ -99,7 +98,8 @@ def _reasons_against_sorting(trainer: Any, model: nn.Module) -> list[str]:
     """Why rows must stay in the micro-batches that TRL put them in: whatever is not a sum over the rows of a window."""
     args = trainer.args
     window, batch = args.gradient_accumulation_steps, args.steps_per_generation
-    custom = row_comparing(trainer)
+    is_by_row = trainer.contract.algorithm.by_row is True
+    custom = [name for name in custom_credit(trainer) if name != "credit" or not is_by_row]
     divides = batch % window == 0 or window % batch == 0
     draws = args.neftune_noise_alpha is not None or is_random(model)
     rules = {

@@ -53,8 +53,7 @@ class Packing:
     @property
     def cost(self) -> Pass:
         """What the pass costs."""
-        squares = sum(n**2 for n in self.ends) if self.branches is None else self.branches.squares()
-        return Pass(self.length, squares, self.kept)
+        return Pass(self.length, self.branches.squares() if self.branches else sum(n**2 for n in self.ends), self.kept)
 
 
 class MicroBatch(NamedTuple):
@@ -158,11 +157,10 @@ def _branches(groups: Sequence[Sequence[int]], rows: Sequence[PromptRow], paddin
     """Branches of padding, prompts without their last token, and all responses, each after that token."""
     sizes, pieces, after = [padding] * (padding > 0), [], []
     for group in groups:
-        before = (len(sizes),) * (rows[group[0]].prompt > 1)
-        sizes += [rows[group[0]].prompt - 1] * len(before)
-        pieces += [Piece((), [before])] * len(before)
-        after.append((before, group))
-    for before, group in after:
+        after.append((len(sizes),) * (rows[group[0]].prompt > 1))
+        sizes += [rows[group[0]].prompt - 1] * len(after[-1])
+        pieces += [Piece((), [after[-1]])] * len(after[-1])
+    for before, group in zip(after, groups, strict=True):
         pieces.append(Piece(before, [(len(sizes) + i,) for i in range(len(group))]))
         sizes += [rows[i].response + 1 for i in group]
     return Branches(sizes, pieces)
@@ -203,19 +201,17 @@ def layout_of(
     place = np.full((len(rows), width), -1, dtype=np.int64)
     is_shared = packing.branches is not None
     at = packing.padding if is_shared else 0
-    if is_shared:
-        mask[:, packing.padding :] = 1
-        for group in packing.groups:
-            first = group[0] * (prompt_width + width) + prompt_width
-            before = rows[group[0]].prompt - 1
-            source[0, at : at + before] = np.arange(first - before - 1, first - 1)
-            at += before
+    for group in packing.groups if is_shared else ():
+        first, before = group[0] * (prompt_width + width) + prompt_width, rows[group[0]].prompt - 1
+        source[0, at : at + before] = np.arange(first - before - 1, first - 1)
+        mask[0, at : at + before] = 1
+        at += before
     for i in (i for group in packing.groups for i in group):
         # the last token of a shared prompt, or all of it, and the response
         first, prompt, response = i * (prompt_width + width) + prompt_width, rows[i].prompt, rows[i].response
         before = 1 if is_shared else prompt
         source[0, at : at + before + response] = np.arange(first - before, first + response)
-        mask[0, at + before : at + before + response] = 1
+        mask[0, at + before * (not is_shared) : at + before + response] = 1
         place[i, :response] = at + before - (length - packing.kept) + np.arange(response)
         at += before + response
     return Layout(packing, *(torch.from_numpy(x).to(device) for x in (source, mask, place)))

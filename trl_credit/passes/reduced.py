@@ -12,7 +12,7 @@ from .attention import tree_attention
 from .model_traits import is_random, positions_of
 from .packed_sequences import sequence_attention
 from .padding import Padding
-from .prefix_layout import Batching, Layout, MicroBatch, Packing, PromptRow, layout_of, zero_where
+from .prefix_layout import Batching, MicroBatch, Packing, PromptRow, layout_of, zero_where
 from .row_order import Span, columns_of, is_by_row, reordered, rows_of, trimmed
 from .shared_prefix import SharedPrefix
 from .zero_advantage import ZeroAdvantageSkips
@@ -68,9 +68,8 @@ class ReducedPasses:
             padding.keep_order("the tensors of its images do not have one entry per row")
         names = (keys.PROMPT_MASK, keys.COMPLETION_MASK, *[keys.PROMPT_IDS] * prefix.may_pack)
         rows, is_whole = rows_of(*(torch.cat([batch[name] for batch in batches]) for name in names))
-        needed = None
-        if self.skipping.applies and padding.window > 1:
-            needed = self.skipping.credited(batches).tolist()
+        gathers = self.skipping.applies and padding.window > 1
+        needed = self.skipping.credited(batches).tolist() if gathers else None
         batching = Batching(len(batches[0][keys.PROMPT_IDS]), padding.window, needed)
         plain = padding.arrangement(rows, columns_of(batches[0]), batching)
         if prefix.may_pack:
@@ -110,10 +109,9 @@ class ReducedPasses:
         prompt. Two passes, on every process."""
         packed = batches if shared is None else self._arranged(batches, rows, shared)
         batch = next((batch for batch in packed if keys.PACKED_LAYOUT in batch), packed[0])
-        cut, layout = batch.get(keys.COLUMNS_CUT, 0), batch.get(keys.PACKED_LAYOUT)
-        args = _arguments(batch)
-        plain, used = (self._pass(self._trainer.model, args, {}, cut=cut, layout=x)[0] for x in (None, layout))
-        if layout is None:
+        forms = batch | {keys.PACKED_LAYOUT: None}, batch
+        plain, used = (self._pass(self._trainer.model, _arguments(batch), {}, inputs=form)[0] for form in forms)
+        if keys.PACKED_LAYOUT not in batch:
             return None
         mask_t = batch[keys.COMPLETION_MASK]
         return ((plain - used).abs().masked_fill(mask_t == 0, 0.0).sum() / mask_t.sum().clamp(min=1)).item()
@@ -134,25 +132,25 @@ class ReducedPasses:
         is_known = len(others) <= 2 and width > 0 and not used - {"batch_size", "compute_entropy", *keys.TYPE_IDS}
         may_pack = is_known and not used.intersection(keys.TYPE_IDS)
         inputs = {} if loss_pass is None else loss_pass.inputs
-        cut, layout = inputs.get(keys.COLUMNS_CUT, 0), inputs.get(keys.PACKED_LAYOUT)
-        if layout is not None and may_pack:
-            return self._pass(model, args[:3], options, cut=cut, layout=layout)
+        if inputs.get(keys.PACKED_LAYOUT) is not None and may_pack:
+            return self._pass(model, args[:3], options, inputs=inputs)
         if options.get("batch_size") is not None and not torch.is_grad_enabled() and is_known:
             return self._run_in_parts(model, args[:3], options, may_pack=may_pack)
-        return self._pass(model, args, kwargs, cut=cut, layout=None)
+        return self._pass(model, args, kwargs, inputs=inputs | {keys.PACKED_LAYOUT: None})
 
-    def _pass(self, model: Any, args: tuple, kwargs: dict[str, Any], *, cut: int, layout: Layout | None) -> tuple:
-        """A forward pass over rows that have lost `cut` columns in front, packed where they have a layout."""
+    def _pass(self, model: Any, args: tuple, kwargs: dict[str, Any], *, inputs: dict[str, Any]) -> tuple:
+        """A forward pass over rows, packed where their `inputs` have a layout."""
+        cut, layout = inputs.get(keys.COLUMNS_CUT, 0), inputs.get(keys.PACKED_LAYOUT)
         if layout is not None:
             ids = args[0].flatten()[layout.source]
             packing = layout.packing
-            if packing.branches is None:
-                attention = sequence_attention(model, packing.ends, ids.device)
-            else:
-                # the position number of each token in its unpacked row: the rounding of rotary angles depends on it
-                positions = layout.source % args[0].size(1) + cut
-                attention = tree_attention(model, branches=packing.branches, position_ids=positions)
-            with attention:
+            # the position number of each token in its unpacked row: the rounding of rotary angles depends on it
+            positions, branches = layout.source % args[0].size(1) + cut, packing.branches
+            with (
+                sequence_attention(model, packing.ends, ids.device)
+                if branches is None
+                else tree_attention(model, branches=branches, position_ids=positions)
+            ):
                 output = self._forward(model, ids, layout.mask, packing.kept, **kwargs | {"batch_size": len(ids)})
             return tuple(None if x is None else layout.rows_of(x) for x in output)
         if not self.padding.trims:
@@ -182,18 +180,12 @@ class ReducedPasses:
             index = torch.tensor(places, device=input_ids.device)
             part = self._formed({name: x[index] for name, x in whole.items()}, [rows[k] for k in places], packing)
             named = options | {name: part[name] for name in keys.TYPE_IDS if name in part} | {"batch_size": len(places)}
-            cut, layout = part.get(keys.COLUMNS_CUT, 0), part.get(keys.PACKED_LAYOUT)
-            output = self._pass(model, _arguments(part), named, cut=cut, layout=layout)
+            output = self._pass(model, _arguments(part), named, inputs=part)
             results = results or [None if x is None else x.new_zeros(len(rows), width, *x.shape[2:]) for x in output]
             for whole_t, part_t in zip(results, output, strict=True):
                 if whole_t is not None:
                     whole_t[index, : part_t.size(1)] = zero_where(part[keys.COMPLETION_MASK] == 0, part_t)
         return tuple(results)
-
-
-def make_passes(trainer: Any, forward: Callable[..., tuple]) -> ReducedPasses:
-    """The passes of a trainer: see [`ReducedPasses`]."""
-    return ReducedPasses(trainer, forward)
 
 
 _IDS, _MASKS = (keys.PROMPT_IDS, keys.COMPLETION_IDS), (keys.PROMPT_MASK, keys.COMPLETION_MASK)

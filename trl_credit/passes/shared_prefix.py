@@ -22,7 +22,7 @@ IS_EXACT, SEQUENCES_ARE_EXACT = "shared_prefix_is_exact", "rows_end_to_end_are_e
 # or have fewer tokens by this factor
 GAIN, WITHOUT_COPIES = 1.3, 1.05
 _OTHER_ATTENTION = (
-    "shared_prefix='auto' computes each prompt once per row%s with attn_implementation=%r. With 'sdpa' rows can share "
+    "shared_prefix='auto' computes each prompt once per row with attn_implementation=%r. With 'sdpa' rows can share "
     "their prompt: set model_init_kwargs={'attn_implementation': 'sdpa'} if prompts are long."
 )
 # Largest mean difference in nats between packed and unpacked rows, in float32 and in lower precision. Rounding causes
@@ -50,26 +50,25 @@ class SharedPrefix:
     def __init__(self, trainer: Any, *, kind: str, multiple: int, draws: bool) -> None:
         args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
         self._trainer, self._mode, self._multiple = trainer, args.shared_prefix, multiple
-        cost, implementation = cost_of(model.config), model.config.get_text_config()._attn_implementation
+        # with "on", rows of one prompt share its random draws, so a comparison says nothing
+        self._draws, self._packs_sequences = draws, False
+        implementation, is_auto = model.config.get_text_config()._attn_implementation, self._mode == "auto"
         # packed rows of trees share prompts already
-        wanted = args.shared_prefix != "off" and not (args.rollouts == "tree" and args.tree_rows == "packed")
-        problem = _problem(trainer, model, kind) if wanted else None
-        self._packs_sequences = False
-        if problem is not None and args.shared_prefix == "auto" and not draws:
+        wanted = self._mode != "off" and not (args.rollouts == "tree" and args.tree_rows == "packed")
+        problem = _problem(trainer, model, kind) if wanted else "is not wanted"
+        if wanted and problem is not None and is_auto and not draws:
             if _problem(trainer, model, kind, known=implementation) is None:  # attention is all that is in the way
                 self._packs_sequences = implementation in KERNELS and takes_packed_sequences(model)
                 problem = None if self._packs_sequences else problem
-                padding = ", and no padding," if self._packs_sequences else ""
-                logger.warning(_OTHER_ATTENTION, padding, implementation)
-        self._finding = SEQUENCES_ARE_EXACT if self._packs_sequences else IS_EXACT
-        trainer.findings.setdefault(self._finding, None)
+                logger.warning(_OTHER_ATTENTION, implementation)
+        cost = cost_of(model.config)
         if problem is None and cost is None:
             problem = "needs to know the size of the model's layers, and its configuration does not give it"
-        if wanted and args.shared_prefix == "on" and problem is not None:
+        if wanted and problem is not None and self._mode == "on":
             raise ValueError(f"shared_prefix='on' {problem}; or set shared_prefix='auto'.")
-        self.may_pack = wanted and problem is None and not (draws and args.shared_prefix == "auto")
-        # with "on", rows of one prompt share its random draws, so a comparison says nothing
-        self._draws = draws
+        self._finding = SEQUENCES_ARE_EXACT if self._packs_sequences else IS_EXACT
+        trainer.findings.setdefault(self._finding, None)
+        self.may_pack = problem is None and not (draws and is_auto)
         self.cost = cost or Cost(1.0, 0.0, 0.0)
         self._of_a_call = cost_of_calls(model.config, trainer.processes.device.type, 1)
 
@@ -132,24 +131,20 @@ class SharedPrefix:
         Raises:
             ValueError: `shared_prefix="on"`, and log-probabilities differ.
         """
-        processes = self._trainer.processes
-        if self.is_exact is None and not self._draws and processes.max(int(would_pack)):
+        trainer = self._trainer
+        if self.is_exact is None and not self._draws and trainer.processes.max(int(would_pack)):
+            weights = next(trainer.accelerator.unwrap_model(trainer.model).parameters()).dtype
+            is_whole = trainer.accelerator.mixed_precision not in ("bf16", "fp16", "fp8") and weights.itemsize >= 4
             difference = compared()
-            failed = difference is not None and not difference <= self._tolerance  # NaN fails too
-            self._trainer.findings[self._finding] = not processes.max(int(failed))
+            # NaN fails too
+            failed = difference is not None and not difference <= (TOLERANCE if is_whole else OF_HALF)
+            trainer.findings[self._finding] = not trainer.processes.max(int(failed))
             if not self.is_exact:
-                far = f"{difference:.2g} nats per token away from" if failed else "unlike"
-                message = f"log-probabilities of packed rows are {far} those of plain rows of this model"
+                message = f"log-probabilities of packed rows differ from plain ones (nats per token: {difference})"
                 if self._mode == "on":
                     raise ValueError(f"shared_prefix='on': {message}: set shared_prefix='off'.")
                 logger.warning("shared_prefix='auto' leaves rows unpacked: %s", message)
         return would_pack and self.packs
-
-    @property
-    def _tolerance(self) -> float:
-        weights = next(self._trainer.accelerator.unwrap_model(self._trainer.model).parameters()).dtype
-        is_whole = self._trainer.accelerator.mixed_precision not in ("bf16", "fp16", "fp8") and weights.itemsize >= 4
-        return TOLERANCE if is_whole else OF_HALF
 
 
 def _problem(trainer: Any, model: nn.Module, kind: str, *, known: str = "sdpa") -> str | None:

@@ -142,7 +142,7 @@ class SignalGroups:
             is_zero_variance = torch.tensor([not has_signal[group] for group in groups], device=policy.processes.device)
             is_zero_variance = made.batch.own_rows(is_zero_variance.repeat_interleave(policy.group_size))
             # by another reward a row may have credit, and then keeps its KL term
-            made.batch.data[keys.DULL_ROW] = is_zero_variance & ~self._has_credit(made)
+            made.batch.data[keys.ZERO_VARIANCE_ROW] = is_zero_variance & ~self._has_credit(made)
         if config.groups != "keep":
             sampled = len(has_signal)
             stats = {"signal": (sum(has_signal), sampled), "sampled": (sampled, 1)}

@@ -70,7 +70,7 @@ class BatchSteps:
         self._meter.append([("difficulty_belief", prior)])
         self._meter.record(difficulty_statistics(ordered.phi, made.advantages, p_hat=ordered.p_hat, prior=prior))
         if made.moves_belief and (step := self._belief.update(accuracy)) is not None:
-            self._meter.append([("difficulty_rate", step.rate), ("difficulty_floor", float(step.is_floor))])
+            self._meter.append(zip(("difficulty_rate", "difficulty_floor"), map(float, step), strict=True))
 
     def take_statistics(self, made: GenerationBatch, examples: list[dict[str, Any]]) -> None:
         """Sets what the algorithm takes of the whole batch, if anything. Collective."""

@@ -28,13 +28,14 @@ from ..config import CreditConfig
 from ..credit.difficulty import DifficultyBelief
 from ..hub.results import ResultsCallback
 from ..loss import keys
-from ..loss.assignment import with_ratio_clipped
+from ..loss.assignment import in_clip_form
 from ..loss.contract import Contract, algorithm, check_uniform
 from ..loss.loss_pass import LossPass
+from ..loss.metrics import loss_statistics
 from ..loss.nonfinite import NonFinite
 from ..loss.normalizer import Normalizer
 from ..observe.meter import Meter, is_logged_step
-from ..passes.reduced import make_passes
+from ..passes.reduced import ReducedPasses
 from ..presets import Preset
 from ..rewards.guard import guard_rewards, guard_rollout
 from ..rollouts.forest import Trees
@@ -159,7 +160,7 @@ class CreditTrainer(ResumableTrainer):
         self.overrides = Overrides(self)
         self.contract = Contract(algorithm(args), max=self.processes.max)
         self._probes = Probes(self, self.contract.algorithm.needs)
-        self._passes = make_passes(self, self._trl_forward)
+        self._passes = ReducedPasses(self, self._trl_forward)
         self.normalizer, self._nonfinite = Normalizer(args), NonFinite(self)
         self.difficulty: DifficultyBelief | None = None
         if args.difficulty != "none":
@@ -295,14 +296,14 @@ class CreditTrainer(ResumableTrainer):
         self.overrides.check_forward(loss_pass.hook_calls)
         # not in the hook: TRL's `top_entropy_quantile` acts after it
         in_detail = not training or is_logged_step(self.args, self.state)
-        self._meter.record(loss_pass.statistics(in_detail=in_detail))
+        self._meter.record(loss_statistics(loss_pass, in_detail=in_detail))
         if loss_pass.extra_loss is not None:
             loss = loss + loss_pass.extra_loss / (self.current_gradient_accumulation_steps if training else 1)
         if training:
             self._rollout_log.lost(loss_pass, loss)
             self._meter.flag(~torch.isfinite(loss.detach()))
             if self._nonfinite.looks_before_backward and self._meter.take_flag():
-                self._nonfinite.found_in_loss()
+                self._nonfinite.record_bad_loss()
                 raise _SkippedUpdate  # on every process, before any gradient
         return loss
 
@@ -336,12 +337,11 @@ class CreditTrainer(ResumableTrainer):
             inputs[keys.REF_LOGPS] = logp_t  # makes TRL's KL term, and its gradient, exactly 0
         else:
             weights = {"mean_tokens": loss_pass.mean_tokens, "row_weight": loss_pass.row_weight}
-            weights["dull"] = inputs.get(keys.DULL_ROW)
+            weights["zero_variance"] = inputs.get(keys.ZERO_VARIANCE_ROW)
             loss_pass.extra_loss = self.normalizer.missing_kl(credit, tokens, beta=self.beta, **weights)
         if declared.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
             inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
-        if self.args.clip_form == "ratio":
-            credit = with_ratio_clipped(credit, tokens, clip_range=self.args.clip_range)
+        credit = in_clip_form(self.args, credit, tokens)
         if credit.log_weight is not None:
             if self.off_policy_mask_threshold is not None and inputs.get(keys.SAMPLING_LOGPS) is None:
                 inputs[keys.SAMPLING_LOGPS] = tokens.old_logp_t  # TRL would fall back on what is rewritten below
