@@ -174,7 +174,6 @@ REFUSED = {
     "rewards": (lambda: change("a", "task", reward=["demo", "accuracy"]), r"2 rewards .*\(demo, accuracy\).*--reward"),
     "form alone": (lambda: change("a", "task", reward=["format"]), "0 rewards .*--reward"),
     "damage": (lambda: change("a", "task", reward=3), "credit_run.json in 'a' is damaged"),
-    "scores": (lambda: change("a", "task", dataset_name="reasoning_gym:x"), "gives scores between 0 and 1"),
     "every row": (train_on_every_row, "there are no rows of mine.jsonl that no run trained on: give --sets"),
 }
 

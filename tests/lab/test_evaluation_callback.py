@@ -13,7 +13,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
 from trl_credit.lab.evaluation import EvaluationCallback, forget_after
-from trl_credit.lab.evaluation.sample_store import file_name, write_samples
+from trl_credit.lab.evaluation.sample_store import SampleFile, file_name
 from trl_credit.lab.evaluation.score_report import read_rows, write_rows
 
 
@@ -83,7 +83,7 @@ def test_stale_evaluations_are_dropped(tmp_path, step):
     assert not folder.exists()
     write_rows(folder, [{"model": model, **row} for model in late])
     for model in late:
-        write_samples(folder / "samples" / file_name(model) / "s-p.jsonl", {"version": 1, "set": "s"}, [])
+        SampleFile(folder / "samples" / file_name(model) / "s-p.jsonl", {"version": 1, "set": "s"}).write()
     forget_after(folder, step)
     kept = [model for model in late if not late[model]]
     assert [row["model"] for row in read_rows(folder)] == kept

@@ -8,8 +8,7 @@ from matplotlib.axes import Axes
 from trl_credit.lab.evaluation import rescore
 from trl_credit.lab.evaluation.problems import load_problems
 from trl_credit.lab.evaluation.runner import sample_lines
-from trl_credit.lab.evaluation.sample_store import write_samples
-from trl_credit.lab.evaluation.samplers import Sample
+from trl_credit.lab.evaluation.sample_store import SampleFile
 from trl_credit.lab.evaluation.score_report import add_rows, draw_rows, read_rows, score_markdown
 from trl_credit.lab.evaluation.scores import score_row
 
@@ -25,10 +24,11 @@ def test_a_file_with_levels_and_hostile_output(tmp_path, sampler):
     problems = load_problems(str(tmp_path / "math500.jsonl"), sampler.tokenizer, style="plain")
     outputs = [f"\\boxed{{{i + 1}}}" if i % 2 else "\ud800|<b>`\n\x00\u2028" * 9 for i in range(8)]
     header = {**HEADER, "model": "a|b\n<i>_x_</i>$y$", "set": "math500", "problems": 8}
-    lines = sample_lines(header, problems, [[Sample(text, 1, False)] for text in outputs])
+    samples = [[{"text": text, "length": 1, "truncated": False}] for text in outputs]
+    lines = sample_lines(header, problems, samples)
     assert [line["samples"][0]["correct"] for line in lines] == [i % 2 == 1 for i in range(8)]
     path = tmp_path / "samples" / "m" / "s.jsonl"
-    write_samples(path, header, lines)
+    SampleFile(path, header, lines).write()
     assert path.read_bytes().count(b"\n") == 9
     (row,) = rescore(tmp_path)
     # levels 1 2 3 4 5 1 2 3, every second one right

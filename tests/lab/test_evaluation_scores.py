@@ -8,28 +8,28 @@ from math import comb
 import numpy as np
 import pytest
 
-from trl_credit.lab.evaluation.scores import average_at_k, best_at_k, majority_at_k, normal_form, pass_at_k
+from trl_credit.lab.evaluation.scores import majority_at_k, normal_form, pass_at_k, problem_score
 
 
 def test_scores_are_means_over_all_subsets_or_draws():
     for n in range(1, 7):
         for c in range(n + 1):
             samples = [True] * c + [False] * (n - c)
+            line = {"samples": [{"correct": right} for right in samples]}
             for k in range(1, n + 1):
                 subsets = list(combinations(samples, k))
-                assert pass_at_k(n, c, k) == float(Fraction(sum(map(any, subsets)), len(subsets)))
-                assert average_at_k(n, c, k) == pytest.approx(np.mean([np.mean(s) for s in subsets]), abs=1e-12)
                 draws = [any(drawn) for drawn in product(samples, repeat=min(k, 4))]
-                assert best_at_k(n, c, min(k, 4)) == pytest.approx(np.mean(draws), abs=1e-12)
+                assert problem_score(f"pass@{k}", line) == float(Fraction(sum(map(any, subsets)), len(subsets)))
+                means = np.mean([np.mean(s) for s in subsets]), np.mean(draws)
+                scores = problem_score(f"avg@{k}", line), problem_score(f"best@{min(k, 4)}", line)
+                assert scores == pytest.approx(means, abs=1e-12)
+    with pytest.raises(ValueError, match="pass@7 needs 7 samples"):
+        problem_score("pass@7", line)
 
 
 def test_pass_at_k_is_exact_for_thousands_of_samples():
     assert pass_at_k(4000, 3, 2000) == float(1 - Fraction(comb(3997, 2000), comb(4000, 2000)))
     assert pass_at_k(5000, 1, 16) == 16 / 5000  # 1 − (1 − 16/5000) loses digits
-    for k in (0, 5):
-        for score in (pass_at_k, average_at_k, best_at_k):
-            with pytest.raises(ValueError, match="k must be between 1 and the 4 samples"):
-                score(4, 1, k)
 
 
 def vote(answers: list, correct: list) -> Fraction:

@@ -18,8 +18,8 @@ from transformers import (
 from trl.models import unwrap_model_for_generation
 
 from ...support.files import inside
-from .runner import Job, load_jobs, problem_seeds, sample_lines
-from .sample_store import VERSION, sample_path, write_samples
+from .runner import Job, job_path, load_jobs, sample_lines
+from .sample_store import VERSION, SampleFile
 from .samplers import Sample, TransformersSampler, context_length, token_limits
 from .score_report import add_rows, forget_after
 from .scores import Row, score_row
@@ -87,8 +87,7 @@ class EvaluationCallback(TrainerCallback):
         options = {"prompt_style": prompt_style, "seed": seed, "data_dir": data_dir, "max_problems": max_problems}
         self.jobs = load_jobs(sets, [protocol], changes, self.tokenizer, backend="transformers", **options)
         for job in self.jobs:
-            prompts = [problem.prompt_ids for problem in job.problems]
-            token_limits(prompts, job.protocol, context_length(trainer.model.config))
+            token_limits(job.problems, job.protocol, context_length(trainer.model.config))
         self._last_step: int | None = None
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -131,20 +130,20 @@ class EvaluationCallback(TrainerCallback):
         Sharded weights need the same number of `generate` calls on each process. If the problems do not divide evenly,
         some are sampled twice.
         """
-        accelerator, problems = self.trainer.accelerator, job.problems
-        rank, world, seeds = accelerator.process_index, accelerator.num_processes, problem_seeds(job.header, problems)
-        mine = [(rank + i * world) % len(problems) for i in range(-(-len(problems) // world))]
-        samples = sampler.sample([problems[i].prompt_ids for i in mine], [seeds[i] for i in mine], job.protocol)
+        rank, world = self.trainer.accelerator.process_index, self.trainer.accelerator.num_processes
+        count = len(job.problems)
+        mine = [(rank + i * world) % count for i in range(-(-count // world))]
+        samples = sampler.sample([job.problems[i] for i in mine], job.protocol)
         by_index = dict(gather_object(list(zip(mine, samples, strict=True))))
-        return [by_index[i] for i in range(len(problems))]
+        return [by_index[i] for i in range(count)]
 
     def _write(self, name: str, samples: Sequence[Sequence[Sequence[Sample]]]) -> list[Row]:
         rows = []
         for job, of_job in zip(self.jobs, samples, strict=True):
             header = {"version": VERSION, "model": name, "revision": None, "weights": None, **job.header}
-            lines = sample_lines(header, job.problems, of_job)
-            write_samples(sample_path(self.folder, name, header["set"], header["protocol"]), header, lines)
-            rows.append(score_row(header, lines))
+            file = SampleFile(job_path(self.folder, name, job), header, sample_lines(header, job.problems, of_job))
+            file.write()
+            rows.append(score_row(file.header, file.lines))
         add_rows(self.folder, rows)
         return rows
 

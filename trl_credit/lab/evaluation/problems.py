@@ -19,7 +19,6 @@ from .scores import level_name
 
 
 DEMO_PROBLEMS, DEMO_SEED = 64, 1_000_003  # a seed that no training run has
-NO_SCORES = "gives scores between 0 and 1, but an evaluation needs 0 or 1"
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,7 @@ class Problem:
 
     Attributes:
         id: Unique within the set.
+        seed: 48-bit seed of its responses, so that they do not depend on the other problems.
         prompt_ids: Token ids of the prompt.
         reference: Columns of the set that a reward or a table reads.
         digest: Digest of the prompt's text, independent of the tokenizer.
@@ -35,6 +35,7 @@ class Problem:
     """
 
     id: str
+    seed: int
     prompt_ids: list[int]
     reference: dict[str, Any]
     digest: str
@@ -51,6 +52,7 @@ def load_problems(
     reward: str | None = None,
     data: Dataset | None = None,
     chat_template_kwargs: dict[str, Any] | None = None,
+    seed: int = 0,
 ) -> list[Problem]:
     """The test problems of a set: an embedded task, a name that `load_prompts` knows, or a file.
 
@@ -72,6 +74,8 @@ def load_problems(
             Rows with prompts, in place of those of the set.
         chat_template_kwargs (`dict`, *optional*):
             Further arguments of the chat template.
+        seed (`int`, *optional*, defaults to 0):
+            Seed of the sampling, from which the seeds of the problems are derived.
 
     Raises:
         ValueError: no such set, a problem without an answer or with an unreadable level, two problems with one id, or a
@@ -81,6 +85,7 @@ def load_problems(
         raise ValueError(f"--max_problems must be at least 1, got {max_problems}")
     rows = _test_rows(name, tokenizer, data_dir, style, max_problems) if data is None else data
     problems: dict[str, Problem] = {}
+    label = set_label(name)
     for i, row in enumerate(rows.select(range(min(len(rows), max_problems or len(rows))))):
         where, kept = f"row {i} of {name!r}", KEPT if reward is None else row.keys() - {"id"}
         reference = {key: row[key] for key in row if key in kept and not (reward is None and row[key] is None)}
@@ -89,14 +94,15 @@ def load_problems(
         try:
             json.dumps(reference)
             if reference.get("level") is not None:
-                level_name(set_label(name), reference["level"])
+                level_name(label, reference["level"])
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where} has a column that cannot be used: {error}") from error
         problem_id, prompt = str(i if row.get("id") is None else row["id"]), row["prompt"]
         if problem_id in problems:
             raise ValueError(f"two problems of {name!r} have the id {problem_id!r}: ids must differ")
+        own_seed = int.from_bytes(hashlib.sha256(f"{seed}/{label}/{problem_id}".encode()).digest()[:6], "big")
         ids, text = _tokens(prompt, tokenizer, chat_template_kwargs or {}), str(row.get("problem") or asked_in(prompt))
-        problems[problem_id] = Problem(problem_id, ids, reference, _digest(prompt), text)
+        problems[problem_id] = Problem(problem_id, own_seed, ids, reference, _digest(prompt), text)
     if reward is not None:
         custom_reward(reward, next(iter(problems.values())).reference)
     return list(problems.values())
@@ -120,12 +126,11 @@ def _test_rows(
 ) -> Dataset:
     """The test split of a set, with prompts for a tokenizer."""
     if name in TASKS and TASKS[name].environment is not None:
-        what = f"--sets {name!r} needs tools, and an evaluation samples responses without them"
-        raise ValueError(f"{what}: read the reward of its training run, or evaluate on another set")
+        raise ValueError(f"--sets {name!r} needs tools, and an evaluation samples without them: name another set")
     if name in TASKS:
         return demo_dataset(max_problems or DEMO_PROBLEMS, seed=DEMO_SEED, task=TASKS[name])
     if name.startswith("reasoning_gym:"):
-        raise ValueError(f"--sets {name!r} {NO_SCORES}")
+        raise ValueError(f"--sets {name!r} gives scores between 0 and 1, but an evaluation needs 0 or 1")
     try:
         return load_prompts(
             name,

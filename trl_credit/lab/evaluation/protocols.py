@@ -48,16 +48,15 @@ class Protocol:
 
     def __post_init__(self) -> None:
         limits = {
-            "samples": ("be at least 1", self.samples >= 1),
-            "temperature": ("be a number from 0 to 10", 0 <= self.temperature <= 10),
-            "top_p": ("be in (0, 1]", 0 < self.top_p <= 1),
-            "top_k": ("be 0 (off) or more", self.top_k >= 0),
-            "max_new_tokens": ("be at least 1", self.max_new_tokens >= 1),
-            "metrics": ("name at least one metric", len(self.metrics) > 0),
+            "samples": ("at least 1", self.samples >= 1),
+            "temperature": ("from 0 to 10", 0 <= self.temperature <= 10),
+            "top_p": ("in (0, 1]", 0 < self.top_p <= 1),
+            "top_k": ("0 (off) or more", self.top_k >= 0),
+            "max_new_tokens": ("at least 1", self.max_new_tokens >= 1),
         }
         for name, (limit, holds) in limits.items():
             if not holds:
-                raise ValueError(f"--{name} must {limit}, got {getattr(self, name)}")
+                raise ValueError(f"--{name} must be {limit}, got {getattr(self, name)}")
         if self.temperature == 0 and self.samples > 1:
             what = f"--temperature 0 gives the same response {self.samples} times"
             raise ValueError(f"{what}: set --samples 1 or a higher temperature")

@@ -21,35 +21,9 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     """1 − C(n−c, k) / C(n, k): probability that k of n samples, c of which are right, contain a right one.
 
     The unbiased estimator of Chen et al. (arXiv 2107.03374, Eq. 1), computed in integers and rounded once.
-
-    Raises:
-        ValueError: k is not in 1 … n.
     """
-    _check_k(n, k)
     subsets = comb(n, k)
     return (subsets - comb(n - c, k)) / subsets
-
-
-def best_at_k(n: int, c: int, k: int) -> float:
-    """1 − (1 − c/n)^k: probability that k draws with replacement from n samples contain a right one.
-
-    veRL's best@k, which bootstraps, converges to it. With n = k samples it is at most pass@k. The mean
-    of pass@k over N problems is then a multiple of 1/N; the mean of best@k need not be one.
-
-    Raises:
-        ValueError: k is not in 1 … n.
-    """
-    return 1 - (1 - average_at_k(n, c, k)) ** k
-
-
-def average_at_k(n: int, c: int, k: int) -> float:
-    """c / n: mean over all subsets of k samples of the share of right ones, for every k.
-
-    Raises:
-        ValueError: k is not in 1 … n.
-    """
-    _check_k(n, k)
-    return pass_at_k(n, c, 1)
 
 
 def majority_at_k(answers: Sequence[str | None], correct: Sequence[bool], k: int) -> float:
@@ -66,13 +40,8 @@ def majority_at_k(answers: Sequence[str | None], correct: Sequence[bool], k: int
             Whether each is right.
         k (`int`):
             Voters.
-
-    Raises:
-        ValueError: k is not in 1 … n.
     """
-    n = len(answers)
-    _check_k(n, k)
-    right = sum(map(bool, correct))
+    n, right = len(answers), sum(correct)
     voters = [a for a, is_right in zip(answers, correct, strict=True) if not is_right and a is not None]
     rivals = sorted(Counter(map(normal_form, voters)).values())
     silent = n - right - sum(rivals)
@@ -91,20 +60,29 @@ def normal_form(answer: str) -> str:
     return _IGNORED.sub("", answer).removesuffix(".").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
 
 
-_ESTIMATORS = {"pass": pass_at_k, "best": best_at_k, "avg": average_at_k}
-
-
 def problem_score(metric: str, line: dict[str, Any], verdict: str = "correct") -> float:
-    """pass@k, best@k, avg@k or maj@k of one problem, in [0, 1], from the verdicts `correct` or `correct_strict`.
+    """The score of one problem, in [0, 1], from the verdicts `correct` or `correct_strict` on its n samples.
+
+    * pass@k: see [`pass_at_k`].
+    * best@k: 1 − (1 − c/n)^k, probability that k draws with replacement contain one of the c right samples. veRL's
+      best@k, which bootstraps, converges to it. With n = k samples it is at most pass@k. The mean of pass@k over N
+      problems is then a multiple of 1/N; the mean of best@k need not be one.
+    * avg@k: c / n, the mean over all subsets of k samples of the share of right ones, for every k.
+    * maj@k: see [`majority_at_k`].
 
     Raises:
         ValueError: k is larger than the number of samples.
     """
     kind, k = split_metric(metric)
-    samples = line["samples"]
+    correct = [sample[verdict] for sample in line["samples"]]
+    n, c = len(correct), sum(correct)
+    if k > n:
+        raise ValueError(f"{metric} needs {k} samples per problem, and there are {n}: raise --samples or lower k")
     if kind == "maj":
-        return majority_at_k([s["answer"] for s in samples], [s[verdict] for s in samples], k)
-    return _ESTIMATORS[kind](len(samples), sum(s[verdict] for s in samples), k)
+        return majority_at_k([sample["answer"] for sample in line["samples"]], correct, k)
+    if kind == "pass":
+        return pass_at_k(n, c, k)
+    return 1 - (1 - c / n) ** k if kind == "best" else c / n
 
 
 def score_row(header: dict[str, Any], lines: Sequence[dict[str, Any]]) -> Row:
@@ -118,7 +96,6 @@ def score_row(header: dict[str, Any], lines: Sequence[dict[str, Any]]) -> Row:
         lines (`Sequence[dict]`):
             One per problem, judged.
     """
-
     metrics = header["metrics"]
     samples = [sample for line in lines for sample in line["samples"]]
     has_strict = all("correct_strict" in sample for sample in samples)
@@ -162,11 +139,6 @@ def _with_intervals(metrics: Sequence[str], lines: Sequence[dict[str, Any]], ver
     return result
 
 
-def _check_k(n: int, k: int) -> None:
-    if not 1 <= k <= n:
-        raise ValueError(f"k must be between 1 and the {n} samples of a problem, got {k}: raise --samples or lower k")
-
-
 def _ways(rivals: Sequence[int], silent: int, *, others: int, votes: int) -> dict[int, int]:
     """Number of choices of `others` samples in which no rival gets more than `votes`, by the number of rivals that tie.
 
@@ -176,8 +148,8 @@ def _ways(rivals: Sequence[int], silent: int, *, others: int, votes: int) -> dic
     for size in rivals:
         wider: dict[tuple[int, int], int] = {}
         for (chosen, ties), ways in table.items():
-            for got in range(min(size, votes, others - chosen) + 1):
-                key = (chosen + got, ties + (got == votes))
-                wider[key] = wider.get(key, 0) + ways * comb(size, got)
+            for voters in range(min(size, votes, others - chosen) + 1):
+                key = (chosen + voters, ties + (voters == votes))
+                wider[key] = wider.get(key, 0) + ways * comb(size, voters)
         table = wider
     return {ties: ways for (chosen, ties), ways in table.items() if chosen == others}
