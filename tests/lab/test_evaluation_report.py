@@ -6,7 +6,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from trl_credit.lab.evaluation import rescore
-from trl_credit.lab.evaluation.problems import load_problems
+from trl_credit.lab.evaluation.problems import ProblemOptions, load_problems
 from trl_credit.lab.evaluation.runner import sample_lines
 from trl_credit.lab.evaluation.sample_store import SampleFile
 from trl_credit.lab.evaluation.score_report import add_rows, draw_rows, read_rows, score_markdown
@@ -21,7 +21,7 @@ SCORE = {"pass@1": {"value": 0.5, "low": 0.4, "high": 0.6, "interval": "bootstra
 def test_a_file_with_levels_and_hostile_output(tmp_path, sampler):
     rows = [{"problem": f"{i}+1=", "answer": str(i + 1), "level": f"Level {1 + i % 5}"} for i in range(8)]
     (tmp_path / "math500.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    problems = load_problems(str(tmp_path / "math500.jsonl"), sampler.tokenizer, style="plain")
+    problems = load_problems(str(tmp_path / "math500.jsonl"), sampler.tokenizer, ProblemOptions("plain"))
     outputs = [f"\\boxed{{{i + 1}}}" if i % 2 else "\ud800|<b>`\n\x00\u2028" * 9 for i in range(8)]
     header = {**HEADER, "model": "a|b\n<i>_x_</i>$y$", "set": "math500", "problems": 8}
     samples = [[{"text": text, "length": 1, "truncated": False}] for text in outputs]
@@ -41,7 +41,7 @@ def test_a_file_with_levels_and_hostile_output(tmp_path, sampler):
     rows[1]["level"] = "Level ?"
     (tmp_path / "math500.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(ValueError, match=r"row 1 of '.*math500.jsonl' has a column .*got 'Level \?'"):
-        load_problems(str(tmp_path / "math500.jsonl"), sampler.tokenizer, style="plain")
+        load_problems(str(tmp_path / "math500.jsonl"), sampler.tokenizer, ProblemOptions("plain"))
 
 
 def test_axes_name_the_step_of_one_runs_checkpoints_and_the_verdicts_that_are_drawn(monkeypatch):

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.evaluation import Protocol, find_protocol
-from trl_credit.lab.evaluation.problems import Problem, load_problems
+from trl_credit.lab.evaluation.problems import Problem, ProblemOptions, load_problems
 from trl_credit.lab.evaluation.sample_store import read_samples
 from trl_credit.lab.evaluation.samplers import TransformersSampler
 from trl_credit.lab.evaluation.score_report import read_rows
@@ -43,7 +43,7 @@ def test_samples_follow_the_distribution_of_the_model(sampler):
 
 def test_samples_depend_on_their_seed_alone(sampler):
     """Not on the batch, the global random state, the model's generation settings, or a new adapter."""
-    prompts = [p.prompt_ids for p in load_problems("demo", sampler.tokenizer, max_problems=6)]
+    prompts = [p.prompt_ids for p in load_problems("demo", sampler.tokenizer, ProblemOptions(max_problems=6))]
     protocol = find_protocol("demo", "demo", samples=3, metrics=["pass@1"])[1]
     state = torch.get_rng_state()
     problems = problems_of(prompts, range(6))

@@ -18,6 +18,7 @@ from transformers import (
 from trl.models import unwrap_model_for_generation
 
 from ...support.files import inside
+from .problems import ProblemOptions
 from .runner import Job, job_path, load_jobs, sample_lines
 from .sample_store import VERSION, SampleFile
 from .samplers import Sample, TransformersSampler, context_length, token_limits
@@ -84,8 +85,8 @@ class EvaluationCallback(TrainerCallback):
         self.tokenizer = processor if isinstance(processor, PreTrainedTokenizerBase) else processor.tokenizer
         self.every_n_steps, self.at_start, self.batch_size = every_n_steps, at_start, batch_size
         self.folder = inside(trainer.args.output_dir, "evaluation")
-        options = {"prompt_style": prompt_style, "seed": seed, "data_dir": data_dir, "max_problems": max_problems}
-        self.jobs = load_jobs(sets, [protocol], changes, self.tokenizer, backend="transformers", **options)
+        options = ProblemOptions(prompt_style, seed, data_dir, max_problems)
+        self.jobs = load_jobs(sets, [protocol], changes, self.tokenizer, options)
         for job in self.jobs:
             token_limits(job.problems, job.protocol, context_length(trainer.model.config))
         self._last_step: int | None = None
@@ -115,10 +116,10 @@ class EvaluationCallback(TrainerCallback):
         (rows,) = broadcast_object_list([self._write(name, samples) if is_main else None])
         logs: dict[str, float] = {}
         for row in rows:
-            name = f"eval_{row['set']}"
-            for part, suffix in (("metrics", ""), ("metrics_strict", "_strict")):
-                logs |= {f"{name}/{metric}{suffix}": score["value"] for metric, score in row.get(part, {}).items()}
-            logs |= {f"{name}/mean_length": row["mean_length_tokens"], f"{name}/truncated": row["truncated_share"]}
+            values = {metric: score["value"] for metric, score in row["metrics"].items()}
+            values |= {f"{metric}_strict": score["value"] for metric, score in row.get("metrics_strict", {}).items()}
+            values |= {"mean_length": row["mean_length_tokens"], "truncated": row["truncated_share"]}
+            logs |= {f"eval_{row['set']}/{name}": value for name, value in values.items()}
         should_log = control.should_log
         # not the trainer's own `log`, which would flush the metrics of its next training row
         Trainer.log(self.trainer, logs)

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ...support.adapters import tokenizer_source
 from .judging import judge, reward_header, reward_name
-from .problems import Problem, fingerprint, load_problems, set_label
+from .problems import Problem, ProblemOptions, fingerprint, load_problems, set_label
 from .protocols import PROTOCOLS, Protocol, find_protocol
 from .runs import check_trusted
 from .sample_store import SampleFile, open_samples, read_samples, sample_files, sample_path
@@ -112,15 +112,13 @@ def evaluate(
         ValueError: invalid input, or other samples in `output_dir`; the message names the flag.
         OSError: a model that cannot be loaded.
     """
-    options = {"prompt_style": prompt_style, "backend": backend, "seed": seed, "reward": reward}
-    options |= {"data_dir": data_dir, "max_problems": max_problems, "chat_template_kwargs": chat_template_kwargs}
+    options = ProblemOptions(prompt_style, seed, data_dir, max_problems, reward, chat_template_kwargs, rows=data)
     folder, rows = Path(output_dir), []
     loading = {"revision": revision, "trust_remote_code": trust_remote_code}
     identities = {model: model_identity(model, revision) for model in models}  # before hours are spent on the first
     for model, identity in identities.items():
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_source(model_location(model)), **loading)
-        rows_of = {name: make_rows(tokenizer) for name, make_rows in (data or {}).items()}
-        jobs = load_jobs(sets, protocols, changes or {}, tokenizer, data=rows_of, **options)
+        jobs = load_jobs(sets, protocols, changes or {}, tokenizer, options, backend=backend)
         files = []
         for job in jobs:
             path = job_path(folder, identity["model"], job)
@@ -145,17 +143,11 @@ def load_jobs(
     protocols: Sequence[str],
     changes: dict[str, Any],
     tokenizer: PreTrainedTokenizerBase,
+    options: ProblemOptions,
     *,
-    prompt_style: str,
-    backend: str,
-    seed: int,
-    data_dir: str | None,
-    max_problems: int | None,
-    reward: str | None = None,
-    data: Mapping[str, Dataset] | None = None,
-    chat_template_kwargs: dict[str, Any] | None = None,
+    backend: str = "transformers",
 ) -> list[Job]:
-    """Every set under every protocol; without `sets`, the sets of each protocol. Arguments as for [`evaluate`].
+    """Every set under every protocol; without `sets`, the sets of each protocol.
 
     Raises:
         ValueError: an unknown protocol, a set that a protocol does not have, two sets with one label, or a set that
@@ -165,29 +157,27 @@ def load_jobs(
         raise ValueError("--protocol custom needs --sets")
     names: dict[str, str] = {}
     problems: dict[str, list[Problem]] = {}
-    jobs = []
+    jobs, template = [], options.chat_template_kwargs
     for protocol_name in dict.fromkeys(protocols):
         for name in dict.fromkeys(PROTOCOLS.get(protocol_name, [""]) if sets is None else sets):
             label, protocol = find_protocol(protocol_name, name, **changes)
             if (other := names.setdefault(set_label(name), name)) != name:
                 raise ValueError(f"--sets {other} and {name} have one name for their samples: rename a file")
             if name not in problems:
-                options = {"data_dir": data_dir, "max_problems": max_problems, "reward": reward, "seed": seed}
-                options |= {"style": prompt_style, "chat_template_kwargs": chat_template_kwargs}
-                problems[name] = load_problems(name, tokenizer, data=(data or {}).get(name), **options)
+                problems[name] = load_problems(name, tokenizer, options)
             header = {
-                "prompt_style": prompt_style,
+                "prompt_style": options.prompt_style,
                 "backend": backend,
-                "seed": seed,
+                "seed": options.seed,
                 "versions": package_versions(backend),
-                **({"chat_template_kwargs": chat_template_kwargs} if chat_template_kwargs else {}),
+                **({"chat_template_kwargs": template} if template else {}),
                 "set": set_label(name),
                 "set_fingerprint": fingerprint(problems[name]),
                 "problems": len(problems[name]),
                 "reward": reward_name(name, problems[name][0].reference),
                 "protocol": label,
                 **protocol.as_dict(),
-                **reward_header(reward),
+                **reward_header(options.reward),
             }
             jobs.append(Job(protocol, problems[name], header))
     return jobs

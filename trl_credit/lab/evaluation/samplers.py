@@ -9,7 +9,6 @@ from typing import Any, TypedDict
 
 import torch
 from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError
 from peft import PeftModel
 from transformers import (
     AutoConfig,
@@ -97,14 +96,12 @@ def package_versions(backend: str) -> dict[str, str]:
 
 
 def _commit(name: str, revision: str | None) -> str:
-    try:
+    for file in ("config.json", "adapter_config.json"):
         try:
-            file = hf_hub_download(name, "config.json", revision=revision)
-        except EntryNotFoundError:
-            file = hf_hub_download(name, "adapter_config.json", revision=revision)
-    except (OSError, ValueError) as error:  # a name that the Hub cannot have is a ValueError
-        raise OSError(f"--models {name!r} is neither a folder nor found on the Hub: {error}") from error
-    return Path(file).parent.name
+            return Path(hf_hub_download(name, file, revision=revision)).parent.name
+        except (OSError, ValueError) as error:  # a name that the Hub cannot have is a ValueError
+            reason = error
+    raise OSError(f"--models {name!r} is neither a folder nor found on the Hub: {reason}") from reason
 
 
 class Sample(TypedDict):
