@@ -11,7 +11,7 @@ from trl_credit.demo import demo_dataset
 from trl_credit.lab.evaluation import evaluate, rescore
 from trl_credit.lab.evaluation.sample_store import read_samples
 from trl_credit.lab.evaluation.samplers import weights_fingerprint
-from trl_credit.lab.evaluation.scores import majority_at_k, pass_at_k
+from trl_credit.lab.evaluation.scores import majority, pass_at_k
 
 
 def test_scores_are_those_of_the_samples_and_are_judged_again_without_a_model(tmp_path):
@@ -33,7 +33,7 @@ def test_scores_are_those_of_the_samples_and_are_judged_again_without_a_model(tm
         "pass@1": [c / 4 for c in right],
         "avg@4": [c / 4 for c in right],
         "pass@2": [pass_at_k(4, c, 2) for c in right],
-        "maj@4": [majority_at_k(*votes, 4) for votes in answers],
+        "maj@4": [majority(*votes) for votes in answers],
     }
     assert row["metrics"].keys() == by_hand.keys() and 0.15 < row["metrics"]["pass@1"]["value"] < 0.5
     for metric, scores in by_hand.items():

@@ -172,9 +172,9 @@ def _metrics(first: SampleFile, second: SampleFile, asked: Sequence[str] | None)
     """
     metrics = asked or [metric for metric in first.header["metrics"] if metric in second.header["metrics"]]
     if first.header["samples"] != second.header["samples"]:  # on which the bias of best@k depends
-        metrics = [metric for metric in metrics if split_metric(metric)[0] != "best"]
+        metrics = [metric for metric in metrics if split_metric(metric)[0] not in ("best", "maj")]
     if not metrics:
-        why = f"no metric of {first.label} can be compared (best@k needs equal numbers of samples)"
+        why = f"no metric of {first.label} can be compared (best@k and maj@k need equal numbers of samples)"
         raise ValueError(f"{why}: give --metrics pass@1")
     return metrics
 

@@ -25,7 +25,7 @@ class Protocol:
         max_new_tokens (`int`):
             Maximum tokens of a response, including its end token. Longer responses are cut and count as truncated.
         metrics (`tuple[str, ...]`):
-            `pass@k`, `best@k`, `avg@k` or `maj@k`, k ≤ n.
+            `pass@k`, `best@k` or `avg@k`, k ≤ n; `maj@n`.
         top_p, top_k (*optional*, default to 1.0 and 0):
             Nucleus and top-k sampling; 1.0 and 0 are off.
         max_context (`int`, *optional*):
@@ -61,8 +61,7 @@ class Protocol:
             what = f"--temperature 0 gives the same response {self.samples} times"
             raise ValueError(f"{what}: set --samples 1 or a higher temperature")
         for metric in self.metrics:
-            if (k := split_metric(metric)[1]) > self.samples:
-                raise ValueError(f"--metrics {metric} needs {k} samples per problem: raise --samples {self.samples}")
+            check_samples(metric, self.samples)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""
@@ -79,6 +78,17 @@ def split_metric(metric: str) -> tuple[str, int]:
     if match is None:
         raise ValueError(f"--metrics {metric!r} must be pass@k, best@k, avg@k or maj@k with a number k")
     return match[1], int(match[2])
+
+
+def check_samples(metric: str, n: int) -> None:
+    """Refuses a metric that n samples of a problem do not have: k must be n for maj@k, and at most n else.
+
+    Raises:
+        ValueError: k is another number, or the metric is unknown.
+    """
+    kind, k = split_metric(metric)
+    if k > n or (kind == "maj" and k != n):
+        raise ValueError(f"--metrics {metric} needs {k} samples per problem, got {n}: set --samples {k}, or another k")
 
 
 def ha_dw_level(level: object) -> str:
