@@ -19,10 +19,6 @@ async def slow(completions, **kwargs):
     return [True] * len(completions)
 def half(completions, **kwargs):
     return [0.5] * len(completions)
-def short(completions, **kwargs):
-    return [1.0]
-def raises(completions, **kwargs):
-    return [1 / 0 for _ in completions]
 def ids(completions, completion_ids, **kwargs):
     return [1.0] * len(completions)
 def column(completions, length, **kwargs):
@@ -61,26 +57,12 @@ def test_a_custom_reward_judges_a_custom_file(call):
 
 
 @pytest.mark.parametrize(
-    ("reward", "words"),
-    [
-        ("mine.py:half", "gave 0.5, but an evaluation needs 0 or 1"),
-        ("mine.py:short", "returned 1 rewards for 8 responses"),
-        ("mine.py:raises", "ZeroDivisionError"),
-        ("mine.py:ids", "'completion_ids', which exists in training only"),
-        ("mine.py:column", "'length', and the set has"),
-        ("acuracy", "unknown reward 'acuracy'"),
-    ],
+    ("reward", "words"), [("half", "gave 0.5"), ("ids", "'completion_ids'"), ("column", "'length'")]
 )
 def test_an_unusable_reward_is_refused_in_one_line(call, reward, words):
-    code, _, error = call("--reward", reward, "--sets", "mine.jsonl")
+    code, _, error = call("--reward", f"mine.py:{reward}", "--sets", "mine.jsonl")
     assert code == 2 and words in error.strip().splitlines()[-1] and "Nothing was trained" not in error
     assert not Path("out/evaluation.md").exists()
-
-
-def test_samples_of_a_sets_own_reward_hold_no_prompts(call, command_said):
-    assert command_said("eval", "--max_problems", "2", "--output_dir", "out", "--quiet")[0] == 0
-    code, _, error = call("--reward", "mine.py:slow", "--rescore")
-    assert code == 2 and "these samples hold no prompts" in error and "--overwrite" in error
 
 
 def test_verdicts_of_messages_roles_and_answers(call):
