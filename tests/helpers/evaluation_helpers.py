@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.evaluation import evaluate
-from trl_credit.lab.evaluation.sample_store import write_samples
+from trl_credit.lab.evaluation.sample_store import SampleFile
 
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "evaluate.py"
@@ -48,5 +48,5 @@ def stored(folder, model, verdicts, *, ids=None, set_name="demo", label="demo", 
         samples = [{**sample, "length": 1, "truncated": False} for sample in samples]
         line = {"id": problem, "prompt": f"digest {problem}", "reference": {"answer": "2"}, "samples": samples}
         lines.append(line)
-    write_samples(Path(folder) / "samples" / model / f"{set_name}-{label}.jsonl", header, lines)
+    SampleFile(Path(folder) / "samples" / model / f"{set_name}-{label}.jsonl", header, lines).write()
     return Path(folder)

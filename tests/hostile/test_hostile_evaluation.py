@@ -19,8 +19,8 @@ CASES = [
     ({"ids": list("uvwxyz")}, {}, "no problem id in common"),
     ({"metrics": ["maj@2"]}, {}, "give --metrics pass@1"),
     ({"problems": 7}, {}, "is not finished"),
-    ({}, {"reference": {"answer": "3"}}, "another answer or column, such as 'p2'"),
-    ({}, {"prompt": "another"}, "another prompt, such as 'p2'"),
+    ({}, {"reference": {"answer": "3"}}, "another prompt, answer or column, such as 'p2'"),
+    ({}, {"prompt": "another"}, "another prompt, answer or column, such as 'p2'"),
     ({}, {"samples": []}, "problem 'p2' has not 2 samples"),
     *(
         ({}, {"samples": [bad, {"correct": True}]}, "problem 'p2' has not 2 samples with a verdict")

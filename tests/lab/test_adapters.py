@@ -106,7 +106,6 @@ def test_a_plan_counts_the_adapter(tmp_path):
 BASES = [
     ({"base_model_name_or_path": None}, "names no base model: set base_model_name_or_path"),
     ({"base_model_name_or_path": "/gone/model"}, "names the base model '/gone/model', neither"),
-    ({"base_model_name_or_path": "../model"}, "names the base model '../model', neither a folder"),
     ({"base_model_name_or_path": "lora"}, "names the base model 'lora', neither a folder"),
     ({"megatron_config": {"a": 1}, "megatron_core": "lora.own"}, "sets megatron_config, with which PEFT"),
 ]
@@ -115,7 +114,7 @@ COMMANDS = [f"eval lora {FEW}", "explain lora", "plan --model_name_or_path lora"
 
 @pytest.mark.hostile("folders of strangers", "refused")
 @pytest.mark.parametrize(
-    ("command", "change"), [*((COMMANDS[0], x) for x in BASES), *((command, BASES[4]) for command in COMMANDS[1:])]
+    ("command", "change"), [*((COMMANDS[0], x) for x in BASES), *((command, BASES[3]) for command in COMMANDS[1:])]
 )
 def test_a_base_that_is_missing_or_more_than_a_model(lora, command_said, command, change):
     path = lora / "adapter_config.json"

@@ -146,7 +146,6 @@ def test_a_run_that_was_started_from_python_needs_a_set(here):
 DIFFERENT = {
     "--sets": {"dataset_split": "test"},
     "--reward": {"reward": ["demo"]},
-    "--prompt_style": {"prompt_style": "boxed"},
     "--temperature": {"temperature": 1.0},
     "--protocol": {"chat_template_kwargs": {"x": 1}},
 }
@@ -155,9 +154,7 @@ DIFFERENT = {
 @pytest.mark.parametrize("flag", DIFFERENT)
 def test_runs_that_were_trained_differently(here, flag):
     change("b", "identity" if flag in ("--temperature", "--protocol") else "task", **DIFFERENT[flag])
-    with pytest.raises(
-        ValueError, match=f"'a' and 'b' were trained differently: to compare them, give for both {flag} "
-    ):
+    with pytest.raises(ValueError, match=f"'a' and 'b' were trained differently: .* give for both {flag} "):
         plan(["a", "b"])
     if flag == "--temperature":
         assert plan(["a", "b"], changes={"temperature": 0.7}).options["changes"]["temperature"] == 0.7
@@ -172,9 +169,7 @@ REFUSED = {
     "other data": (lambda: Path("mine.jsonl").open("a").write('{"q": "1+1", "digit": "2"}\n'), "not the data"),
     "no checkpoint": (lambda: shutil.rmtree("a/checkpoint-2"), "no checkpoint that says how far .*give --sets"),
     "rewards": (lambda: change("a", "task", reward=["demo", "accuracy"]), r"2 rewards .*\(demo, accuracy\).*--reward"),
-    "form alone": (lambda: change("a", "task", reward=["format"]), "0 rewards .*--reward"),
     "damage": (lambda: change("a", "task", reward=3), "credit_run.json in 'a' is damaged"),
-    "scores": (lambda: change("a", "task", dataset_name="reasoning_gym:x"), "gives scores between 0 and 1"),
     "every row": (train_on_every_row, "there are no rows of mine.jsonl that no run trained on: give --sets"),
 }
 

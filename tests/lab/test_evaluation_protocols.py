@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from trl_credit.demo import DEMO, demo_model_path
 from trl_credit.lab.evaluation import PROTOCOLS, find_protocol, ha_dw_level
-from trl_credit.lab.evaluation.problems import load_problems
+from trl_credit.lab.evaluation.problems import ProblemOptions, load_problems
 from trl_credit.lab.evaluation.sample_store import file_name
 
 
@@ -36,17 +36,9 @@ def test_the_protocols_are_those_of_docs_papers():
 
 def test_every_set_can_be_evaluated(data_folder, sampler):
     # name: (rows of the whole set, rows of the extract)
-    sizes = {
-        "math500": (500, 60),
-        "aime24": (30, 30),
-        "aime25": (30, 30),
-        "amc23": (40, 40),
-        "minerva": (272, 272),
-        "olympiadbench": (675, 40),
-        "gsm8k": (1319, 40),
-    }
+    sizes = {"math500": (500, 60), "aime24": (30, 30), "minerva": (272, 272), "gsm8k": (1319, 40)}
     for name, (whole, extract) in sizes.items():
-        problems = load_problems(name, sampler.tokenizer, data_dir=str(data_folder.path))
+        problems = load_problems(name, sampler.tokenizer, ProblemOptions(data_dir=str(data_folder.path)))
         assert len(problems) == (whole if data_folder.whole else extract)
         if name == "math500":
             levels = [ha_dw_level(p.reference["level"]) for p in problems]
@@ -57,17 +49,18 @@ def test_every_set_can_be_evaluated(data_folder, sampler):
 def test_ids_must_differ_and_names_become_file_names(sampler):
     data = Dataset.from_dict({"prompt": ["1", "2"], "answer": ["1", "2"], "id": ["a", "a"]})
     with pytest.raises(ValueError, match="two problems of 's' have the id 'a'"):
-        load_problems("s", sampler.tokenizer, data=data)
+        load_problems("s", sampler.tokenizer, ProblemOptions(rows={"s": lambda tokenizer: data}))
     assert file_name("Qwen/Qwen3-1.7B") == "Qwen_Qwen3-1.7B" and file_name("../..") == "_"
     assert len(file_name("a" * 300)) < 100 and file_name("a" * 300) != file_name("a" * 301)
 
 
 def test_the_digest_of_a_prompt_does_not_depend_on_the_tokenizer(tmp_path):
-    (tmp_path / "s.jsonl").write_text(json.dumps({"problem": "1+2", "answer": "3"}))
+    file = str(tmp_path / "s.jsonl")
+    Path(file).write_text(json.dumps({"problem": "1+2", "answer": "3"}))
     tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
     digests = []
     for template in (None, "{% for m in messages %}{{ m['role'] + m['content'] }}{% endfor %}"):
         tokenizer.chat_template = template
-        problems = [load_problems(str(tmp_path / "s.jsonl"), tokenizer, style=style)[0] for style in ("boxed", "plain")]
+        problems = [load_problems(file, tokenizer, ProblemOptions(style))[0] for style in ("boxed", "plain")]
         digests.append([problem.digest for problem in problems])
     assert digests[0] == digests[1] and digests[0][0] != digests[0][1]

@@ -3,32 +3,30 @@
 import json
 
 import pytest
-from matplotlib.axes import Axes
 
 from trl_credit.lab.evaluation import rescore
-from trl_credit.lab.evaluation.problems import load_problems
+from trl_credit.lab.evaluation.problems import ProblemOptions, load_problems
 from trl_credit.lab.evaluation.runner import sample_lines
-from trl_credit.lab.evaluation.sample_store import write_samples
-from trl_credit.lab.evaluation.samplers import Sample
-from trl_credit.lab.evaluation.score_report import add_rows, draw_rows, read_rows, score_markdown
+from trl_credit.lab.evaluation.sample_store import SampleFile
+from trl_credit.lab.evaluation.score_report import add_rows, read_rows, score_markdown
 from trl_credit.lab.evaluation.scores import score_row
 
 
 HEADER = {"version": 1, "model": "m", "revision": None, "protocol": "p", "samples": 1, "temperature": 1.0, "seed": 0}
 HEADER |= {"metrics": ["pass@1"], "reward": "accuracy", "set": "s"}
-SCORE = {"pass@1": {"value": 0.5, "low": 0.4, "high": 0.6, "interval": "bootstrap"}}
 
 
 def test_a_file_with_levels_and_hostile_output(tmp_path, sampler):
     rows = [{"problem": f"{i}+1=", "answer": str(i + 1), "level": f"Level {1 + i % 5}"} for i in range(8)]
     (tmp_path / "math500.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    problems = load_problems(str(tmp_path / "math500.jsonl"), sampler.tokenizer, style="plain")
+    problems = load_problems(str(tmp_path / "math500.jsonl"), sampler.tokenizer, ProblemOptions("plain"))
     outputs = [f"\\boxed{{{i + 1}}}" if i % 2 else "\ud800|<b>`\n\x00\u2028" * 9 for i in range(8)]
     header = {**HEADER, "model": "a|b\n<i>_x_</i>$y$", "set": "math500", "problems": 8}
-    lines = sample_lines(header, problems, [[Sample(text, 1, False)] for text in outputs])
+    samples = [[{"text": text, "length": 1, "truncated": False}] for text in outputs]
+    lines = sample_lines(header, problems, samples)
     assert [line["samples"][0]["correct"] for line in lines] == [i % 2 == 1 for i in range(8)]
     path = tmp_path / "samples" / "m" / "s.jsonl"
-    write_samples(path, header, lines)
+    SampleFile(path, header, lines).write()
     assert path.read_bytes().count(b"\n") == 9
     (row,) = rescore(tmp_path)
     # levels 1 2 3 4 5 1 2 3, every second one right
@@ -38,26 +36,6 @@ def test_a_file_with_levels_and_hostile_output(tmp_path, sampler):
     assert "a\\|b \\<i\\>\\_x\\_\\</i\\>\\$y\\$" in text and "boxed" not in text and "\x00" not in text
     table = [line for line in text.splitlines() if line.startswith("|")]
     assert len(table) == 3 + 3 + 5 and "| easy (level 1)" in text and "\n\nBy difficulty level.\n\n|" in text
-    rows[1]["level"] = "Level ?"
-    (tmp_path / "math500.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    with pytest.raises(ValueError, match=r"row 1 of '.*math500.jsonl' has a column .*got 'Level \?'"):
-        load_problems(str(tmp_path / "math500.jsonl"), sampler.tokenizer, style="plain")
-
-
-def test_axes_name_the_step_of_one_runs_checkpoints_and_the_verdicts_that_are_drawn(monkeypatch):
-    labels = []
-    for name in ("set_xlabel", "set_ylabel"):
-        monkeypatch.setattr(Axes, name, lambda axes, label, **kwargs: labels.append(label))
-    strict = {"metrics_strict": SCORE}
-    for models, more, expected in (
-        (["r/checkpoint-1", "r/checkpoint-2/"], {}, {"optimizer step", "percent"}),
-        (["a/checkpoint-1", "b/checkpoint-2"], {}, {"percent"}),
-        (["checkpoint-1"], {}, {"percent"}),
-        (["a", "_b$"], strict, {"percent, read permissively"}),
-    ):
-        labels.clear()
-        draw_rows([{"set": "s", "protocol": "p", "metrics": SCORE, "model": model, **more} for model in models])
-        assert set(labels) == expected
 
 
 def test_intervals_revisions_and_strict_columns():

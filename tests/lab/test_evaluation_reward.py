@@ -19,10 +19,6 @@ async def slow(completions, **kwargs):
     return [True] * len(completions)
 def half(completions, **kwargs):
     return [0.5] * len(completions)
-def short(completions, **kwargs):
-    return [1.0]
-def raises(completions, **kwargs):
-    return [1 / 0 for _ in completions]
 def ids(completions, completion_ids, **kwargs):
     return [1.0] * len(completions)
 def column(completions, length, **kwargs):
@@ -61,31 +57,23 @@ def test_a_custom_reward_judges_a_custom_file(call):
 
 
 @pytest.mark.parametrize(
-    ("reward", "words"),
-    [
-        ("mine.py:half", "gave 0.5, but an evaluation needs 0 or 1"),
-        ("mine.py:short", "returned 1 rewards for 8 responses"),
-        ("mine.py:raises", "ZeroDivisionError"),
-        ("mine.py:ids", "'completion_ids', which exists in training only"),
-        ("mine.py:column", "'length', and the set has only"),
-        ("acuracy", "unknown reward 'acuracy'"),
-    ],
+    ("reward", "words"), [("half", "gave 0.5"), ("ids", "'completion_ids'"), ("column", "'length'")]
 )
 def test_an_unusable_reward_is_refused_in_one_line(call, reward, words):
-    code, _, error = call("--reward", reward, "--sets", "mine.jsonl")
+    code, _, error = call("--reward", f"mine.py:{reward}", "--sets", "mine.jsonl")
     assert code == 2 and words in error.strip().splitlines()[-1] and "Nothing was trained" not in error
     assert not Path("out/evaluation.md").exists()
 
 
-def test_samples_of_a_sets_own_reward_hold_no_prompts(call, command_said):
-    assert command_said("eval", "--max_problems", "2", "--output_dir", "out", "--quiet")[0] == 0
-    code, _, error = call("--reward", "mine.py:slow", "--rescore")
-    assert code == 2 and "these samples hold no prompts" in error and "--overwrite" in error
-
-
 def test_verdicts_of_messages_roles_and_answers(call):
+    def verdicts(reward, texts, references, problems=("",) * 4):
+        pairs = list(zip(texts, references, problems, strict=False))
+        lines = [{"reference": gold, "problem": p, "samples": [{"text": text}]} for text, gold, p in pairs]
+        judge(reward, lines)
+        return [line["samples"][0] for line in lines]
+
     messages = [{"prompt": [{"role": "user", "content": "1+1="}]}] * 2
-    assert [verdict["correct"] for verdict in judge("mine.py:chat", ["2", "3"], messages)] == [True, False]
+    assert [verdict["correct"] for verdict in verdicts("mine.py:chat", ["2", "3"], messages)] == [True, False]
     reference = {"answer": "", "names": ["Zoey", "Ethan"], "truth": [True, False]}
     texts = [
         "<answer>(1) Zoey is a knight (2) Ethan is a knave</answer>",
@@ -93,12 +81,12 @@ def test_verdicts_of_messages_roles_and_answers(call):
         "<answer>Ethan is a knave, Zoey is a knave</answer>",
         "no idea",
     ]
-    right, *wrong = judge("knights_and_knaves", texts, [reference] * 4)
+    right, *wrong = verdicts("knights_and_knaves", texts, [reference] * 4)
     assert right["correct"] and not any(verdict["correct"] for verdict in wrong)
     assert wrong[0]["answer"] == wrong[1]["answer"] is not None and wrong[2]["answer"] is None
     problems = ["Compute $17\\cdot 23$.", "Compute $17\\cdot 23$.", "Expand $(x+1)^2$.", "Expand $(x+1)^2$."]
     texts = ["\\boxed{391}", "\\boxed{23*17}", "\\boxed{(1+x)^2}", "\\boxed{2x+1+x^2}"]
     references = [{"answer": answer} for answer in ("391", "391", "x^2+2x+1", "x^2+2x+1")]
-    verdicts = judge("accuracy", texts, references, problems)
-    assert [verdict["correct"] for verdict in verdicts] == [True] * 4
-    assert [verdict["correct_strict"] for verdict in verdicts] == [True, False, False, True]
+    read = verdicts("accuracy", texts, references, problems)
+    assert [verdict["correct"] for verdict in read] == [True] * 4
+    assert [verdict["correct_strict"] for verdict in read] == [True, False, False, True]

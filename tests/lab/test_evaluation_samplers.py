@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM
 
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.evaluation import Protocol, find_protocol
-from trl_credit.lab.evaluation.problems import load_problems
+from trl_credit.lab.evaluation.problems import Problem, ProblemOptions, load_problems
 from trl_credit.lab.evaluation.sample_store import read_samples
-from trl_credit.lab.evaluation.samplers import Sample, TransformersSampler
+from trl_credit.lab.evaluation.samplers import TransformersSampler
 from trl_credit.lab.evaluation.score_report import read_rows
 
 
@@ -21,17 +21,21 @@ PROMPT = "1+1-1+2-1-1-1:"  # facts that the model has learned correctly
 SOLUTION = "1+1=2;2-1=1;1+2=3;3-1=2;2-1=1;1-1=0"
 
 
+def problems_of(prompts, seeds) -> list[Problem]:
+    return [Problem("", seed, prompt, {}, "") for prompt, seed in zip(prompts, seeds, strict=True)]
+
+
 def test_samples_follow_the_distribution_of_the_model(sampler):
     """Frequencies of the next token against the model's own softmax."""
     prompt = sampler.tokenizer("3+2-1-3+1+2-3:3+2=")["input_ids"]
     protocol = Protocol(samples=2000, temperature=1.3, top_p=0.8, max_new_tokens=1, metrics=("pass@1",))
-    (samples,) = sampler.sample([prompt], [7], protocol)
+    (samples,) = sampler.sample(problems_of([prompt], [7]), protocol)
     with torch.no_grad():
         p = (sampler.model(torch.tensor([prompt])).logits[0, -1] / 1.3).softmax(-1)
     order = p.argsort(descending=True)
     kept = order[: int((p[order].cumsum(0) < 0.8).sum()) + 1]
     expected = {sampler.tokenizer.decode([i]): (p[i] / p[kept].sum()).item() for i in kept.tolist()}
-    counts = {text: sum(s.text == text for s in samples) for text in expected}
+    counts = {text: sum(s["text"] == text for s in samples) for text in expected}
     assert sum(counts.values()) == 2000 and len(expected) > 1
     for text, share in expected.items():  # five standard deviations of a binomial
         assert abs(counts[text] / 2000 - share) < 5 * (share * (1 - share) / 2000) ** 0.5
@@ -39,14 +43,15 @@ def test_samples_follow_the_distribution_of_the_model(sampler):
 
 def test_samples_depend_on_their_seed_alone(sampler):
     """Not on the batch, the global random state, the model's generation settings, or a new adapter."""
-    prompts = [p.prompt_ids for p in load_problems("demo", sampler.tokenizer, max_problems=6)]
+    prompts = [p.prompt_ids for p in load_problems("demo", sampler.tokenizer, ProblemOptions(max_problems=6))]
     protocol = find_protocol("demo", "demo", samples=3, metrics=["pass@1"])[1]
     state = torch.get_rng_state()
-    together = sampler.sample(prompts, range(6), protocol)
-    assert torch.equal(state, torch.get_rng_state()) and len({s.text for s in together[0]}) > 1
+    problems = problems_of(prompts, range(6))
+    together = sampler.sample(problems, protocol)
+    assert torch.equal(state, torch.get_rng_state()) and len({s["text"] for s in together[0]}) > 1
     torch.manual_seed(1)
-    assert [sampler.sample([p], [i], protocol)[0] for i, p in enumerate(prompts)] == together
-    assert sampler.sample(prompts, range(1, 7), protocol) != together
+    assert [sampler.sample([problem], protocol)[0] for problem in problems] == together
+    assert sampler.sample(problems_of(prompts, range(1, 7)), protocol) != together
     model = AutoModelForCausalLM.from_pretrained(demo_model_path()).eval()
     own = type(model.generation_config)(
         **{**model.generation_config.to_diff_dict(), "do_sample": True, "temperature": 0.1, "top_k": 1},
@@ -57,24 +62,26 @@ def test_samples_depend_on_their_seed_alone(sampler):
         num_return_sequences=2,
     )
     model.generation_config = own
-    assert TransformersSampler(model, sampler.tokenizer, batch_size=4).sample(prompts, range(6), protocol) == together
+    assert TransformersSampler(model, sampler.tokenizer, batch_size=4).sample(problems, protocol) == together
     wrapped = get_peft_model(model, LoraConfig(target_modules="all-linear")).eval()  # changes nothing yet
-    assert TransformersSampler(wrapped, sampler.tokenizer).sample(prompts, range(6), protocol) == together
+    assert TransformersSampler(wrapped, sampler.tokenizer).sample(problems, protocol) == together
     assert model.generation_config is own
 
 
 def test_greedy_limits_and_truncation(sampler):
     prompts = [sampler.tokenizer(text)["input_ids"] for text in (PROMPT, f"{PROMPT}{SOLUTION[:6]}")]
     greedy = find_protocol("demo_greedy", "demo")[1]
-    (first,), (second,) = sampler.sample(prompts, [0, 0], greedy)
+    problems = problems_of(prompts, [0, 0])
+    (first,), (second,) = sampler.sample(problems, greedy)
     # 35 characters and the end
-    assert first == Sample(SOLUTION, 36, False) and second.text == SOLUTION[6:]
+    assert first == {"text": SOLUTION, "length": 36, "truncated": False} and second["text"] == SOLUTION[6:]
     # a context of 24 leaves ten tokens to one prompt and four to the other, in one batch
     cut = find_protocol("demo_greedy", "demo", max_context=24)[1]
-    expected = [[Sample(first.text[:10], 10, True)], [Sample(second.text[:4], 4, True)]]
-    assert sampler.sample(prompts, [0, 0], cut) == expected
+    texts = [first["text"][:10], second["text"][:4]]
+    expected = [[{"text": text, "length": len(text), "truncated": True}] for text in texts]
+    assert sampler.sample(problems, cut) == expected
     with pytest.raises(ValueError, match="no room for a response within 256: raise --max_context"):
-        sampler.sample([prompts[0] * 26], [0], greedy)
+        sampler.sample(problems_of([prompts[0] * 26], [0]), greedy)
 
 
 @pytest.mark.slow
@@ -87,7 +94,7 @@ def test_vllm_agrees_with_transformers(tmp_path):
     sampled, greedy = read_rows(tmp_path / "vllm")
     ours = run(tmp_path / "own", protocols=["demo", "demo_greedy"], changes=None, max_problems=64)
     files = [next((tmp_path / name).glob("samples/*/demo-demo_greedy.jsonl")) for name in ("vllm", "own")]
-    theirs, own = (read_samples(path)[1] for path in files)
+    theirs, own = (read_samples(path).lines for path in files)
     assert [line["seed"] for line in theirs] == [line["seed"] for line in own]
     same = [a["samples"] == b["samples"] for a, b in zip(theirs, own, strict=True)]
     assert sum(same) > 0.95 * len(same)  # the engine computes with fewer digits

@@ -73,11 +73,8 @@ def test_memory_of_weights_gradients_and_optimizer_is_that_of_the_tensors():
     scored(model).backward()
     optimizer.step()
     moments = [x for state in optimizer.state.values() for name, x in state.items() if name != "step"]
-    tensors = {
-        "weights": list(model.parameters()),
-        "gradients": [p.grad for p in model.parameters()],
-        "optimizer state": moments,
-    }
+    weights, gradients = list(model.parameters()), [p.grad for p in model.parameters()]
+    tensors = {"weights": weights, "gradients": gradients, "optimizer state": moments}
     sizes = formulas.memory(shape_of(model.config), PLAIN, tokens=120, scored=117)
     for name, held in tensors.items():
         assert sizes[name] == sum(x.numel() * x.element_size() for x in held)
@@ -217,8 +214,7 @@ def test_the_embedded_task_as_lines_and_as_json(plan_said):
     assert plan["step"]["generated tokens"] == {"mean": 64 * 20, "most": 64 * 40}
     assert plan["optimizer_steps"] == 200 and plan["step"]["prompts"]["mean"] == 8
     code, text, _ = plan_said("--algo", "s_trace")
-    assert code == 0 and max(map(len, text.splitlines())) <= 120
-    assert "assumed:" in text and "half of the most (--response_length)" in text
+    assert code == 0 and "half of the most (--response_length)" in text
 
 
 def test_rows_weights_and_vllm_on_several_gpus(plan_said):
@@ -252,15 +248,10 @@ def test_gpus_of_the_command_line_and_of_a_configuration_come_first(plan_said):
 # totals of the published weights, tied ones counted once
 PUBLISHED = {
     "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
-    "Qwen/Qwen2.5-Math-1.5B": 1_543_714_304,
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": 7_615_616_512,
-    "Qwen/Qwen3-1.7B": 1_720_574_976,
-    "Qwen/Qwen3-4B-Base": 4_022_468_096,
     "Qwen/Qwen3-8B-Base": 8_190_735_360,
     "Qwen/Qwen3-30B-A3B-Base": 30_532_122_624,
     "meta-llama/Llama-3.2-3B-Instruct": 3_212_749_824,
-    "microsoft/rho-math-1b-v0.1": 1_100_048_384,
     "deepseek-ai/deepseek-math-7b-base": 6_910_365_696,
 }
 
@@ -293,10 +284,3 @@ def test_a_folder_comes_before_the_table(tmp_path, monkeypatch):
     Qwen3Config(hidden_size=64, num_hidden_layers=2, vocab_size=500).save_pretrained(folder)
     shape = read_shape("Qwen/Qwen3-4B")
     assert (shape.hidden, shape.layers, shape.source) == (64, 2, None)
-
-
-@pytest.mark.parametrize("more", [[], ["--parameters", "1.5B", "--layers", "28", "--hidden_size", "1536"]])
-def test_adapters_without_a_configuration_name_the_way_to_one(command_said, more):
-    code, _, error = command_said("plan", "--model_name_or_path", "no/body", "--use_peft", *more)
-    assert code == 2 and "hf download MODEL config.json, or name a folder that has config.json" in error
-    assert ("leave out --parameters" in error) == bool(more) and "give --parameters" not in error

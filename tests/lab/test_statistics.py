@@ -33,9 +33,6 @@ def test_bootstrap_quantiles_are_those_of_the_binomial():
     scores = np.random.default_rng(0).random(3000)
     assert bootstrap_interval(scores, seed=3) == bootstrap_interval(scores, seed=3)
     assert bootstrap_interval(scores, seed=3) != bootstrap_interval(scores, seed=4)
-    for bad in ([], [0.5, float("nan")]):
-        with pytest.raises(ValueError, match="finite scores"):
-            bootstrap_interval(bad)
 
 
 @pytest.mark.parametrize(("right", "n"), [(0, 24), (24, 24), (3, 10), (1, 1)])

@@ -25,10 +25,10 @@ Evaluates models: pass@k, best@k, avg@k and maj@k with 95 % intervals, as a tabl
 
 The same command resumes an interrupted evaluation."""
 _CHANGES = ("samples", "temperature", "max_new_tokens", "max_context", "top_p", "top_k", "metrics")
-_OPTIONS = (  # arguments of `evaluate` that are flags of the same name
-    *("sets", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code"),
-    *("revision", "seed", "backend", "batch_size", "overwrite"),
-)
+# arguments of `evaluate` that are flags of the same name; those of the task replace what a run says
+_TASK = ("sets", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code")
+_OPTIONS = ("revision", "seed", "backend", "batch_size", "overwrite")
+_SCORES = {"scores": "evaluation.json", "figure": "evaluation.png", "samples": "samples"}
 _ENGINE = ("tensor_parallel_size", "gpu_memory_utilization")
 # flags that act on stored samples too
 _OF_STORED = ("compared", "models", "protocol", "sets", "output_dir", "rescore", "quiet", "trust_run", "metrics")
@@ -122,37 +122,38 @@ def _run(args: Namespace) -> None:
     is_folder = len(models) == 1 and Path(models[0]).is_dir()
     folder = Path(args.output_dir or (inside(models[0], "evaluation") if is_folder else "evaluation"))
     check_output_dir(folder, name="--output_dir")
-    sampled = [model for model in models if not (args.rescore or (compares and is_evaluation(model)))]
     if args.rescore:
         rescore(folder, metrics=args.metrics, reward=args.reward, trust_run=args.trust_run)
-    elif not sampled and args.sampling:
+        _print_table(folder, "evaluation.md", **_SCORES)
+        return
+    sampled = [model for model in models if not (compares and is_evaluation(model))]
+    if not sampled and args.sampling:
         raise ValueError(f"--{args.sampling[0]} needs a model to sample with: the compared samples are stored ones")
-    elif args.models and args.protocol is None and args.models != ["demo"]:
+    if args.protocol is None and models == ["demo"]:
+        args.protocol = ["demo", "demo_greedy"]
+    if args.protocol is None and args.models:
         raise ValueError(f"--models needs a --protocol: one or more of {', '.join(PROTOCOLS)}, custom")
+    task = {name: getattr(args, name) for name in _TASK}
+    task["changes"] = {name: getattr(args, name) for name in _CHANGES}
+    options = {name: getattr(args, name) for name in _OPTIONS} | task
+    options |= {"protocols": args.protocol, "progress": not args.quiet}
+    options["engine_kwargs"] = {name: value for name in _ENGINE if (value := getattr(args, name)) is not None}
+    if sampled and args.protocol is None:
+        plan = plan_as_trained(sampled, trust_run=args.trust_run, **task)
+        print(f"problems  {plan.problems}\nsampling  {plan.sampling}")
+        options |= plan.options
+    options["prompt_style"] = options["prompt_style"] or "boxed"
+    if compares:
+        compare_models(models, output_dir=folder, metrics=args.metrics, **options)
+        _print_table(folder, "differences.md", numbers="differences.json")
     else:
-        options = {name: getattr(args, name) for name in _OPTIONS}
-        options |= {"protocols": args.protocol, "progress": not args.quiet}
-        options["changes"] = {name: getattr(args, name) for name in _CHANGES}
-        options["engine_kwargs"] = {name: value for name in _ENGINE if (value := getattr(args, name)) is not None}
-        if models == ["demo"] and args.protocol is None:
-            options["protocols"] = ["demo", "demo_greedy"]
-        elif sampled and args.protocol is None:
-            names = ("sets", "changes", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code")
-            plan = plan_as_trained(sampled, trust_run=args.trust_run, **{name: options[name] for name in names})
-            print(f"problems  {plan.problems}\nsampling  {plan.sampling}")
-            options |= plan.options
-        options["prompt_style"] = options["prompt_style"] or "boxed"
-        if compares:
-            compare_models(models, output_dir=folder, metrics=args.metrics, **options)
-            _print_table(folder / "differences.md", numbers="differences.json")
-        else:
-            evaluate(models, output_dir=folder, **options)
-    if sampled or args.rescore:
-        _print_table(folder / "evaluation.md", scores="evaluation.json", figure="evaluation.png", samples="samples")
+        evaluate(models, output_dir=folder, **options)
+    if sampled:
+        _print_table(folder, "evaluation.md", **_SCORES)
 
 
-def _print_table(table: Path, **files: str) -> None:
-    """Prints a table and the files beside it."""
-    print("\n" + table.read_text(encoding="utf-8"))
-    for name, file in {"table": table.name, **files}.items():
-        print(f"{name:<9}{table.parent / file}")
+def _print_table(folder: Path, name: str, **files: str) -> None:
+    """Prints a table, and where it and the files beside it are."""
+    print("\n" + (folder / name).read_text(encoding="utf-8"))
+    for kind, file in {"table": name, **files}.items():
+        print(f"{kind:<9}{folder / file}")

@@ -72,29 +72,23 @@ def main(argv: list[str]) -> int:
         choices = parse_arguments(settings, processes=processes, **more)
         model, adapter = choices.model, get_peft_config(choices.model)
         if model.use_peft and own.parameters is not None:
-            raise ValueError(
-                f"--use_peft counts its adapters on a config.json: leave out --parameters, and {GET_CONFIG}"
-            )
+            raise ValueError(f"--use_peft needs a config.json: leave out --parameters, and {GET_CONFIG}")
         if own.parameters is None:
             shape = read_shape(model.model_name_or_path, revision=model.model_revision, adapter=adapter)
         else:
             shape = manual_shape(own.parameters, own.layers, own.hidden_size, own.vocabulary)
         layout = layout_of(choices, launcher, processes)
-        assumed = Assumed(own.prompt_length, own.response_length, own.segments, own.prompts)
-        fill_assumed(assumed, choices)
+        assumed = fill_assumed(Assumed(own.prompt_length, own.response_length, own.segments, own.prompts), choices)
         plan = make_plan(choices.args, shape, layout, assumed)
-    if shape.source is not None:
-        plan.notes.append(shape.source)
     if processes == of_recipe and own.num_processes is None and "num_processes" not in launcher:
         plan.notes.append(f"{processes} GPU{'s' * (processes > 1)}, as the recipe says (--num_processes)")
     if layout.compute_bytes == 4 and choices.args.use_cpu:
         plan.notes.append("products in 32 bits, as this machine has no GPU; with a GPU, --bf16 true is the default")
+    name = os.path.basename(os.path.normpath(model.model_name_or_path)) if own.parameters is None else "a model"
     if own.json:
         print(json.dumps(as_json(plan, shape, layout), indent=1, ensure_ascii=False))
-        return 0
-    name = os.path.basename(os.path.normpath(model.model_name_or_path))
-    title = f"{PRESETS[choices.script.algo].name} on {name if own.parameters is None else 'a model'}"
-    print(as_text(title, plan, shape, layout))
+    else:
+        print(as_text(f"{PRESETS[choices.script.algo].name} on {name}", plan, shape, layout))
     return 0
 
 
@@ -103,5 +97,5 @@ def _gpus(argv: list[str]) -> int | None:
     parser = OneLineParser(add_help=False)
     parser.add_argument("--config", nargs="+", action="extend", default=[])
     names = parser.parse_known_args(argv)[0].config
-    found = [row.about["gpus"] for row in map(find_recipe, names) if row is not None and "gpus" in row.about]
-    return found[-1] if found else None
+    gpus = [row.about["gpus"] for row in map(find_recipe, names) if row is not None and "gpus" in row.about]
+    return gpus[-1] if gpus else None

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from math import sqrt
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,11 +52,8 @@ def paired_t(differences: Sequence[float]) -> TTest:
     from scipy import stats  # takes more than a second
 
     values = np.round(differences, _DIGITS)
-    value, n = float(values.mean()), values.size
-    if np.ptp(values) == 0:
-        return TTest(value, None, None, None, n)
-    test = stats.ttest_1samp(values, 0)
-    return TTest(value, *map(float, (*test.confidence_interval(LEVEL), test.pvalue)), n)
+    test = None if np.ptp(values) == 0 else stats.ttest_1samp(values, 0)
+    return _t_test(float(values.mean()), test, values.size)
 
 
 def welch_t(first: Sequence[float], second: Sequence[float]) -> TTest:
@@ -64,19 +61,25 @@ def welch_t(first: Sequence[float], second: Sequence[float]) -> TTest:
     from scipy import stats
 
     a, b = np.round(first, _DIGITS), np.round(second, _DIGITS)
-    value, n = float(b.mean() - a.mean()), min(a.size, b.size)
-    if n < 2 or np.ptp(a) == np.ptp(b) == 0:
+    n, test = min(a.size, b.size), None
+    if n > 1 and not np.ptp(a) == np.ptp(b) == 0:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a sample without spread is no loss of precision
+            test = stats.ttest_ind(b, a, equal_var=False)
+    return _t_test(float(b.mean() - a.mean()), test, n)
+
+
+def _t_test(value: float, test: Any, n: int) -> TTest:
+    if test is None:
         return TTest(value, None, None, None, n)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a sample without spread is no loss of precision
-        test = stats.ttest_ind(b, a, equal_var=False)
-    return TTest(value, *map(float, (*test.confidence_interval(LEVEL), test.pvalue)), n)
+    low, high = test.confidence_interval(LEVEL)
+    return TTest(value, float(low), float(high), float(test.pvalue), n)
 
 
 def bootstrap_interval(
     scores: Sequence[float] | np.ndarray, *, resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the mean of scores. If all are equal it is a point: see [`mean_interval`].
+    """95 % percentile bootstrap interval of the mean of scores, a point if all are equal: see [`mean_interval`].
 
     Args:
         scores (`Sequence[float]` or `np.ndarray`):
@@ -86,15 +89,8 @@ def bootstrap_interval(
             Number of draws.
         seed (`int`, *optional*, defaults to 0):
             Seed of the draws.
-
-    Raises:
-        ValueError: no scores, or scores that are not finite.
     """
     values = np.asarray(scores, dtype=np.float64)
-    if values.size == 0 or not np.isfinite(values).all():
-        raise ValueError(f"a bootstrap needs finite scores of problems, got {values.size} scores")
-    if values.min() == values.max():
-        return float(values[0]), float(values[0])
     rng, rows = np.random.default_rng(seed), max(1, _CELLS // values.size)
     means = []
     for begin in range(0, resamples, rows):
@@ -125,13 +121,12 @@ def mean_interval(scores: Sequence[float], *, seed: int = 0) -> Interval:
     interval treats each problem as entirely right or wrong, which is the largest variance that scores in [0, 1] can
     have.
     """
-    low, high = bootstrap_interval(scores, seed=seed)
-    if min(scores) < max(scores):
-        return Interval(low, high, "bootstrap")
-    return Interval(*wilson_interval(low, len(scores)), "wilson")
+    if min(scores) == max(scores):
+        return Interval(*wilson_interval(scores[0], len(scores)), "wilson")
+    return Interval(*bootstrap_interval(scores, seed=seed), "bootstrap")
 
 
-def difference_interval(differences: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> Interval:
+def difference_interval(differences: Sequence[float], *, seed: int = 0) -> Interval:
     """95 % interval of a mean difference over problems: bootstrap, or Wilson's bound if all differences are equal.
 
     The bootstrap draws problems, each with all its samples. The variance of a problem's difference already contains the
@@ -141,11 +136,10 @@ def difference_interval(differences: Sequence[float], *, resamples: int = 10_000
     differ otherwise was 0 of n and is at most u, Wilson's upper end. Their differences lie in [−1, 1], so the mean lies
     in [d − u (1 + d), d + u (1 − d)]. The kind is then "wilson".
     """
-    low, high = bootstrap_interval(differences, resamples=resamples, seed=seed)
-    if min(differences) < max(differences):
-        return Interval(low, high, "bootstrap")
-    _, u = wilson_interval(0.0, len(differences))
-    return Interval(low - u * (1 + low), high + u * (1 - high), "wilson")
+    d, u = float(differences[0]), wilson_interval(0.0, len(differences))[1]
+    if min(differences) == max(differences):
+        return Interval(d - u * (1 + d), d + u * (1 - d), "wilson")
+    return Interval(*bootstrap_interval(differences, seed=seed), "bootstrap")
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> Difference:
@@ -197,8 +191,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     The i-th smallest of k is multiplied by k − i + 1, and none is smaller than the one before it.
     """
-    adjusted, largest = [1.0] * len(p_values), 0.0
-    for place, i in enumerate(np.argsort(p_values, kind="stable")):
-        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[i]))
-        adjusted[i] = largest
-    return adjusted
+    order = np.argsort(p_values, kind="stable")
+    steps = np.minimum(1.0, np.arange(len(order), 0, -1) * np.asarray(p_values, dtype=float)[order])
+    adjusted = np.empty(len(order))
+    adjusted[order] = np.maximum.accumulate(steps)
+    return adjusted.tolist()

@@ -8,19 +8,16 @@ from importlib import import_module
 from typing import Any
 
 
-_MODULE_OF = {
-    "PROTOCOLS": "protocols",
-    "EvaluationCallback": "callback",
-    "Protocol": "protocols",
-    "compare_models": "differences",
-    "evaluate": "runner",
-    "find_protocol": "protocols",
-    "forget_after": "score_report",
-    "ha_dw_level": "protocols",
-    "is_evaluation": "sample_store",
-    "plan_as_trained": "runs",
-    "rescore": "runner",
+_NAMES_OF = {
+    "callback": ["EvaluationCallback"],
+    "differences": ["compare_models"],
+    "protocols": ["PROTOCOLS", "Protocol", "find_protocol", "ha_dw_level"],
+    "runner": ["evaluate", "rescore"],
+    "runs": ["plan_as_trained"],
+    "sample_store": ["is_evaluation"],
+    "score_report": ["forget_after"],
 }
+_MODULE_OF = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 __all__ = sorted(_MODULE_OF)
 

@@ -18,8 +18,9 @@ from transformers import (
 from trl.models import unwrap_model_for_generation
 
 from ...support.files import inside
-from .runner import Job, load_jobs, problem_seeds, sample_lines
-from .sample_store import VERSION, sample_path, write_samples
+from .problems import ProblemOptions
+from .runner import Job, job_path, load_jobs, sample_lines
+from .sample_store import VERSION, SampleFile
 from .samplers import Sample, TransformersSampler, context_length, token_limits
 from .score_report import add_rows, forget_after
 from .scores import Row, score_row
@@ -84,11 +85,10 @@ class EvaluationCallback(TrainerCallback):
         self.tokenizer = processor if isinstance(processor, PreTrainedTokenizerBase) else processor.tokenizer
         self.every_n_steps, self.at_start, self.batch_size = every_n_steps, at_start, batch_size
         self.folder = inside(trainer.args.output_dir, "evaluation")
-        options = {"prompt_style": prompt_style, "seed": seed, "data_dir": data_dir, "max_problems": max_problems}
-        self.jobs = load_jobs(sets, [protocol], changes, self.tokenizer, backend="transformers", **options)
+        options = ProblemOptions(prompt_style, seed, data_dir, max_problems)
+        self.jobs = load_jobs(sets, [protocol], changes, self.tokenizer, options)
         for job in self.jobs:
-            prompts = [problem.prompt_ids for problem in job.problems]
-            token_limits(prompts, job.protocol, context_length(trainer.model.config))
+            token_limits(job.problems, job.protocol, context_length(trainer.model.config))
         self._last_step: int | None = None
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -116,10 +116,10 @@ class EvaluationCallback(TrainerCallback):
         (rows,) = broadcast_object_list([self._write(name, samples) if is_main else None])
         logs: dict[str, float] = {}
         for row in rows:
-            name = f"eval_{row['set']}"
-            for part, suffix in (("metrics", ""), ("metrics_strict", "_strict")):
-                logs |= {f"{name}/{metric}{suffix}": score["value"] for metric, score in row.get(part, {}).items()}
-            logs |= {f"{name}/mean_length": row["mean_length_tokens"], f"{name}/truncated": row["truncated_share"]}
+            values = {metric: score["value"] for metric, score in row["metrics"].items()}
+            values |= {f"{metric}_strict": score["value"] for metric, score in row.get("metrics_strict", {}).items()}
+            values |= {"mean_length": row["mean_length_tokens"], "truncated": row["truncated_share"]}
+            logs |= {f"eval_{row['set']}/{name}": value for name, value in values.items()}
         should_log = control.should_log
         # not the trainer's own `log`, which would flush the metrics of its next training row
         Trainer.log(self.trainer, logs)
@@ -131,20 +131,20 @@ class EvaluationCallback(TrainerCallback):
         Sharded weights need the same number of `generate` calls on each process. If the problems do not divide evenly,
         some are sampled twice.
         """
-        accelerator, problems = self.trainer.accelerator, job.problems
-        rank, world, seeds = accelerator.process_index, accelerator.num_processes, problem_seeds(job.header, problems)
-        mine = [(rank + i * world) % len(problems) for i in range(-(-len(problems) // world))]
-        samples = sampler.sample([problems[i].prompt_ids for i in mine], [seeds[i] for i in mine], job.protocol)
+        rank, world = self.trainer.accelerator.process_index, self.trainer.accelerator.num_processes
+        count = len(job.problems)
+        mine = [(rank + i * world) % count for i in range(-(-count // world))]
+        samples = sampler.sample([job.problems[i] for i in mine], job.protocol)
         by_index = dict(gather_object(list(zip(mine, samples, strict=True))))
-        return [by_index[i] for i in range(len(problems))]
+        return [by_index[i] for i in range(count)]
 
     def _write(self, name: str, samples: Sequence[Sequence[Sequence[Sample]]]) -> list[Row]:
         rows = []
         for job, of_job in zip(self.jobs, samples, strict=True):
             header = {"version": VERSION, "model": name, "revision": None, "weights": None, **job.header}
-            lines = sample_lines(header, job.problems, of_job)
-            write_samples(sample_path(self.folder, name, header["set"], header["protocol"]), header, lines)
-            rows.append(score_row(header, lines))
+            file = SampleFile(job_path(self.folder, name, job), header, sample_lines(header, job.problems, of_job))
+            file.write()
+            rows.append(score_row(file.header, file.lines))
         add_rows(self.folder, rows)
         return rows
 

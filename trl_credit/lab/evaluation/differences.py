@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil, isfinite
+from math import ceil
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -97,9 +97,8 @@ def compare_models(
     content = {"version": DIFFERENCES_VERSION, "comparisons": len(rows), "left_out": left_out, "rows": rows}
     write_atomically(folder / "differences.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
     table = table_of([_cells(row, several=len(rows) > 1) for row in rows])
-    write_atomically(
-        folder / "differences.md", render("differences.md.jinja", rows=rows, table=table, left_out=left_out)
-    )
+    report = render("differences.md.jinja", rows=rows, table=table, left_out=left_out)
+    write_atomically(folder / "differences.md", report)
     return rows
 
 
@@ -124,16 +123,18 @@ def _partners(
     Raises:
         ValueError: nothing is in common.
     """
-    pairs, left = [], (list(first), list(second))
+    candidates = [
+        (a, b) for a in first for b in second if (a.header["set"], a.protocol) == (b.header["set"], b.protocol)
+    ]
     # equal labels first; then a changed protocol, which may differ in nothing but the number of samples
-    for key in (lambda file: file.label, lambda file: (file.header["set"], file.protocol)):
-        for one in list(left[0]):
-            other = next((other for other in left[1] if key(other) == key(one)), None)
-            if other is not None:
-                pairs.append((one, other))
-                left[0].remove(one)
-                left[1].remove(other)
-    alone = [f"only {name} has {file.label}" for name, files in zip(names, left, strict=True) for file in files]
+    candidates.sort(key=lambda pair: pair[0].label != pair[1].label)
+    pairs: list[tuple[SampleFile, SampleFile]] = []
+    for a, b in candidates:
+        if not any(a is first_file or b is second_file for first_file, second_file in pairs):
+            pairs.append((a, b))
+    paired = [file.path for pair in pairs for file in pair]
+    files = [(name, file) for name, of_model in zip(names, (first, second), strict=True) for file in of_model]
+    alone = [f"only {name} has {file.label}" for name, file in files if file.path not in paired]
     if not pairs:
         raise ValueError(f"there is nothing to compare: {'; '.join(alone) or 'no samples of these sets and protocols'}")
     return pairs, alone
@@ -145,61 +146,47 @@ def _paired_lines(first: SampleFile, second: SampleFile, names: tuple[str, str])
     Raises:
         ValueError: a setting, a gold or a prompt differs, or no problem is in common; the message names it.
     """
-    if first.path.resolve() == second.path.resolve():
-        raise ValueError(f"{names[0]!r} and {names[1]!r} have the same samples, {first.path}: name two models")
     where = f"{names[0]!r} and {names[1]!r} on {first.label} cannot be compared"
     for key in SAME:
-        values = [file.header.get(key) for file in (first, second)]
-        if values[0] != values[1]:
-            raise ValueError(f"{where}: {key} is {values[0]!r} and {values[1]!r}. Evaluate one with the other's")
+        if (a := first.header.get(key)) != (b := second.header.get(key)):
+            raise ValueError(f"{where}: {key} is {a!r} and {b!r}. Evaluate one with the other's")
     partners = {line["id"]: line for line in second.lines}
     lines = [(line, partners[line["id"]]) for line in first.lines if line["id"] in partners]
     if not lines:
         raise ValueError(f"{where}: they have no problem id in common. Check that it is one set")
-    for what, read in (("answer or column", _gold), ("prompt", lambda line: line["prompt"])):
-        different = [a["id"] for a, b in lines if read(a) != read(b)]
-        if different:
-            which = f"{len(different)} of {len(lines)} problems of the same id have another {what}"
-            raise ValueError(f"{where}: {which}, such as {different[0]!r}. Use one set for both")
-    return lines
-
-
-def _gold(line: Line) -> dict[str, Any]:
     # prompts are messages for one tokenizer and text for another: their digests are compared instead
-    return {key: value for key, value in line["reference"].items() if key != "prompt"}
+    own = {"prompt": None}
+    if different := [
+        a["id"] for a, b in lines if a["prompt"] != b["prompt"] or a["reference"] | own != b["reference"] | own
+    ]:
+        which = f"{len(different)} of {len(lines)} problems of the same id have another prompt, answer or column"
+        raise ValueError(f"{where}: {which}, such as {different[0]!r}. Use one set for both")
+    return lines
 
 
 def _metrics(first: SampleFile, second: SampleFile, asked: Sequence[str] | None) -> list[str]:
     """The metrics asked for, or those that both models were evaluated by.
 
     Raises:
-        ValueError: a metric needs more samples than there are, or none can be compared.
+        ValueError: none can be compared.
     """
-    counts = (first.header["samples"], second.header["samples"])
     metrics = asked or [metric for metric in first.header["metrics"] if metric in second.header["metrics"]]
-    for metric in metrics:
-        if (k := split_metric(metric)[1]) > min(counts):
-            raise ValueError(f"--metrics {metric} needs {k} samples per problem, and {first.label} has {min(counts)}")
-    # the bias of best@k depends on the number of samples
-    metrics = [metric for metric in metrics if split_metric(metric)[0] != "best" or counts[0] == counts[1]]
+    if first.header["samples"] != second.header["samples"]:  # on which the bias of best@k depends
+        metrics = [metric for metric in metrics if split_metric(metric)[0] not in ("best", "maj")]
     if not metrics:
-        why = f"no metric of {first.label} can be compared (best@k needs equal numbers of samples)"
+        why = f"no metric of {first.label} can be compared (best@k and maj@k need equal numbers of samples)"
         raise ValueError(f"{why}: give --metrics pass@1")
     return metrics
 
 
 def _difference_row(first: SampleFile, second: SampleFile, lines: Sequence[tuple[Line, Line]], metric: str) -> Row:
     """The comparison of two models on one set by one metric."""
-    scores = [[problem_score(metric, line) for line in of_model] for of_model in zip(*lines, strict=True)]
-    difference = paired_difference(*scores)
-    kind, k = split_metric(metric)
-    samples_needed = None
-    if kind == "avg" or (kind, k) == ("pass", 1):
-        verdicts = (
-            [[s["correct"] for s in line["samples"]] for line in of_model] for of_model in zip(*lines, strict=True)
-        )
-        samples_needed = needed_samples(difference.value, *verdicts)
-    suffice = None if samples_needed is None else isfinite(samples_needed)
+    of_models = list(zip(*lines, strict=True))
+    scores = [[problem_score(metric, line) for line in of_model] for of_model in of_models]
+    difference, samples = paired_difference(*scores), None
+    if metric == "pass@1" or split_metric(metric)[0] == "avg":
+        verdicts = [[[s["correct"] for s in line["samples"]] for line in of_model] for of_model in of_models]
+        samples = needed_samples(difference.value, *verdicts)
     return {
         "set": second.header["set"],
         "protocol": second.protocol,
@@ -208,16 +195,14 @@ def _difference_row(first: SampleFile, second: SampleFile, lines: Sequence[tuple
         "samples": [first.header["samples"], second.header["samples"]],
         "values": [sum(of_model) / len(lines) for of_model in scores],
         "difference": difference.value,
-        "low": difference.interval.low,
-        "high": difference.interval.high,
-        "interval": difference.interval.kind,
+        **dict(zip(("low", "high", "interval"), difference.interval, strict=True)),
         "p": difference.p,
         "better": difference.better,
         "worse": difference.worse,
         "same": difference.same,
         "needed_problems": needed_problems(np.subtract(scores[1], scores[0])),
-        "needed_samples": int(samples_needed) if suffice else None,
-        "samples_suffice": suffice,
+        "needed_samples": None if samples == float("inf") else samples,
+        "samples_suffice": samples and samples < float("inf"),
     }
 
 

@@ -21,48 +21,40 @@ _TRAINING_ONLY = ("completion_ids", "trainer_state", "log_extra", "log_metric")
 _accuracy = functools.partial(accuracy_reward, timeout=2.0, slow_answers=None)  # no training step waits
 
 
-def judge(
-    reward: str,
-    texts: Sequence[str],
-    references: Sequence[dict[str, Any]],
-    problems: Sequence[str] | None = None,
-) -> list[dict[str, Any]]:
-    """Verdicts of the reward of that name on some responses, in one call.
+def judge(reward: str, lines: Sequence[dict[str, Any]]) -> None:
+    """Writes the verdicts of a reward into the samples of some lines of a sample file, in one call.
+
+    Each sample gets its `answer` as extracted, `correct`, and for "accuracy" `correct_strict`. `correct` is as
+    permissive as the graders of the papers, `correct_strict` as strict as training.
 
     Args:
         reward (`str`):
             "accuracy", "demo", "knights_and_knaves", or a custom reward for references that hold the prompt.
-        texts (`Sequence[str]`):
-            Responses.
-        references (`Sequence[dict]`):
-            The columns of each response's problem.
-        problems (`Sequence[str]`, *optional*):
-            The text of each response's problem, for the strict verdict.
-
-    Returns:
-        `list[dict]`: `answer` as extracted, `correct`, and for "accuracy" `correct_strict`. `correct` is as permissive
-        as the graders of the papers, `correct_strict` as strict as training.
+        lines (`Sequence[dict]`):
+            Problems with their `reference` and `samples`; strict verdicts read the text in `problem`.
 
     Raises:
         ValueError: the reward returned something other than 0 or 1, or cannot be found.
         FunctionRaised: a custom reward failed.
     """
+    samples = [sample for line in lines for sample in line["samples"]]
+    texts = [sample["text"] for sample in samples]
+    references = [line["reference"] for line in lines for _ in line["samples"]]
     if reward in _REWARDS and "prompt" not in references[0]:
-        rewards = _REWARDS[reward](list(texts), **{key: [r.get(key) for r in references] for key in KEPT})
+        rewards = _REWARDS[reward](texts, **{key: [r.get(key) for r in references] for key in KEPT})
     else:
         rewards = _call_custom_reward(reward, texts, references)
-    strict = [None] * len(texts)
-    if reward == "accuracy":
-        answers = [reference.get("answer") for reference in references]
-        strict = _accuracy(list(texts), answers, problem=list(problems or [""] * len(texts)))
-    verdicts = []
-    for text, reference, value, value_strict in zip(texts, references, rewards, strict, strict=True):
+    for sample, reference, value in zip(samples, references, rewards, strict=True):
         if value not in (0.0, 1.0):
             what = f"the reward {reward!r} gave {value!r}, but an evaluation needs 0 or 1"
             raise ValueError(f"{what}: give another --reward")
-        verdict = {"answer": _answer(reward, text, reference), "correct": bool(value)}
-        verdicts.append(verdict if value_strict is None else {**verdict, "correct_strict": bool(value_strict)})
-    return verdicts
+        sample |= {"answer": _answer(reward, sample["text"], reference), "correct": bool(value)}
+    if reward == "accuracy":
+        answers = [reference.get("answer") for reference in references]
+        problems = [line.get("problem", "") for line in lines for _ in line["samples"]]
+        for sample, value in zip(samples, _accuracy(texts, answers, problem=problems), strict=True):
+            if value is not None:
+                sample["correct_strict"] = bool(value)
 
 
 def reward_name(set_name: str, reference: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from .scores import level_name
 
 
 DEMO_PROBLEMS, DEMO_SEED = 64, 1_000_003  # a seed that no training run has
-NO_SCORES = "gives scores between 0 and 1, but an evaluation needs 0 or 1"
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,7 @@ class Problem:
 
     Attributes:
         id: Unique within the set.
+        seed: 48-bit seed of its responses, so that they do not depend on the other problems.
         prompt_ids: Token ids of the prompt.
         reference: Columns of the set that a reward or a table reads.
         digest: Digest of the prompt's text, independent of the tokenizer.
@@ -35,53 +35,54 @@ class Problem:
     """
 
     id: str
+    seed: int
     prompt_ids: list[int]
     reference: dict[str, Any]
     digest: str
     text: str = ""
 
 
-def load_problems(
-    name: str,
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    data_dir: str | None = None,
-    style: str = "boxed",
-    max_problems: int | None = None,
-    reward: str | None = None,
-    data: Dataset | None = None,
-    chat_template_kwargs: dict[str, Any] | None = None,
-) -> list[Problem]:
-    """The test problems of a set: an embedded task, a name that `load_prompts` knows, or a file.
+@dataclass(frozen=True)
+class ProblemOptions:
+    """How the problems of a set are loaded.
 
-    Args:
-        name (`str`):
-            Name or file of the set.
-        tokenizer (`PreTrainedTokenizerBase`):
-            With a chat template, prompts become conversations.
-        data_dir (`str`, *optional*):
-            Folder with the sets as files.
-        style (`str`, *optional*, defaults to "boxed"):
-            Prompt style of `trl_credit.data`.
-        max_problems (`int`, *optional*):
-            Maximum number of problems, from the first on.
-        reward (`str`, *optional*):
-            A custom reward, which gets the prompt and every column of the set. Defaults to the set's own reward, which
+    Attributes:
+        prompt_style: Prompt style of `trl_credit.data`.
+        seed: Seed of the sampling, from which the seeds of the problems are derived.
+        data_dir: Folder with the sets as files.
+        max_problems: Maximum number of problems of each set, from the first on.
+        reward: A custom reward, which gets the prompt and every column of the set; `None` for the set's own, which
             needs an answer.
-        data (`Dataset`, *optional*):
-            Rows with prompts, in place of those of the set.
-        chat_template_kwargs (`dict`, *optional*):
-            Further arguments of the chat template.
+        chat_template_kwargs: Further arguments of the chat template.
+        rows: Name of a set → its rows, as prompts for a tokenizer, in place of those that the name means.
+    """
+
+    prompt_style: str = "boxed"
+    seed: int = 0
+    data_dir: str | None = None
+    max_problems: int | None = None
+    reward: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    rows: Mapping[str, Callable[[PreTrainedTokenizerBase], Dataset]] | None = None
+
+
+def load_problems(
+    name: str, tokenizer: PreTrainedTokenizerBase, options: ProblemOptions = ProblemOptions()
+) -> list[Problem]:
+    """The test problems of a set: an embedded task, a name that `load_prompts` knows, or a file. If the tokenizer has a
+    chat template, prompts become conversations.
 
     Raises:
         ValueError: no such set, a problem without an answer or with an unreadable level, two problems with one id, or a
             reward that cannot be called with the set's columns.
     """
-    if max_problems is not None and max_problems < 1:
-        raise ValueError(f"--max_problems must be at least 1, got {max_problems}")
-    rows = _test_rows(name, tokenizer, data_dir, style, max_problems) if data is None else data
+    if options.max_problems is not None and options.max_problems < 1:
+        raise ValueError(f"--max_problems must be at least 1, got {options.max_problems}")
+    make_rows = (options.rows or {}).get(name)
+    rows = _test_rows(name, tokenizer, options) if make_rows is None else make_rows(tokenizer)
     problems: dict[str, Problem] = {}
-    for i, row in enumerate(rows.select(range(min(len(rows), max_problems or len(rows))))):
+    label, reward = set_label(name), options.reward
+    for i, row in enumerate(rows.select(range(min(len(rows), options.max_problems or len(rows))))):
         where, kept = f"row {i} of {name!r}", KEPT if reward is None else row.keys() - {"id"}
         reference = {key: row[key] for key in row if key in kept and not (reward is None and row[key] is None)}
         if reward is None and str(reference.get("answer", "")).strip() == "" and "truth" not in reference:
@@ -89,14 +90,16 @@ def load_problems(
         try:
             json.dumps(reference)
             if reference.get("level") is not None:
-                level_name(set_label(name), reference["level"])
+                level_name(label, reference["level"])
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where} has a column that cannot be used: {error}") from error
         problem_id, prompt = str(i if row.get("id") is None else row["id"]), row["prompt"]
         if problem_id in problems:
             raise ValueError(f"two problems of {name!r} have the id {problem_id!r}: ids must differ")
-        ids, text = _tokens(prompt, tokenizer, chat_template_kwargs or {}), str(row.get("problem") or asked_in(prompt))
-        problems[problem_id] = Problem(problem_id, ids, reference, _digest(prompt), text)
+        own_seed = int.from_bytes(hashlib.sha256(f"{options.seed}/{label}/{problem_id}".encode()).digest()[:6], "big")
+        ids = _tokens(prompt, tokenizer, options.chat_template_kwargs or {})
+        text = str(row.get("problem") or asked_in(prompt))
+        problems[problem_id] = Problem(problem_id, own_seed, ids, reference, _digest(prompt), text)
     if reward is not None:
         custom_reward(reward, next(iter(problems.values())).reference)
     return list(problems.values())
@@ -115,24 +118,21 @@ def fingerprint(problems: Sequence[Problem]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _test_rows(
-    name: str, tokenizer: PreTrainedTokenizerBase, data_dir: str | None, style: str, max_problems: int | None
-) -> Dataset:
+def _test_rows(name: str, tokenizer: PreTrainedTokenizerBase, options: ProblemOptions) -> Dataset:
     """The test split of a set, with prompts for a tokenizer."""
     if name in TASKS and TASKS[name].environment is not None:
-        what = f"--sets {name!r} needs tools, and an evaluation samples responses without them"
-        raise ValueError(f"{what}: read the reward of its training run, or evaluate on another set")
+        raise ValueError(f"--sets {name!r} needs tools, and an evaluation samples without them: name another set")
     if name in TASKS:
-        return demo_dataset(max_problems or DEMO_PROBLEMS, seed=DEMO_SEED, task=TASKS[name])
+        return demo_dataset(options.max_problems or DEMO_PROBLEMS, seed=DEMO_SEED, task=TASKS[name])
     if name.startswith("reasoning_gym:"):
-        raise ValueError(f"--sets {name!r} {NO_SCORES}")
+        raise ValueError(f"--sets {name!r} gives scores between 0 and 1, but an evaluation needs 0 or 1")
     try:
         return load_prompts(
             name,
-            data_dir=data_dir,
+            data_dir=options.data_dir,
             split="test" if name in SETS and "test" in SETS[name].splits else None,
-            style=style,
-            conversational=resolve_style(style).chat and tokenizer.chat_template is not None,
+            style=options.prompt_style,
+            conversational=resolve_style(options.prompt_style).chat and tokenizer.chat_template is not None,
             tokenizer=tokenizer,
         )
     except ValueError as error:  # which names a flag of training

@@ -25,7 +25,7 @@ class Protocol:
         max_new_tokens (`int`):
             Maximum tokens of a response, including its end token. Longer responses are cut and count as truncated.
         metrics (`tuple[str, ...]`):
-            `pass@k`, `best@k`, `avg@k` or `maj@k`, k ≤ n.
+            `pass@k`, `best@k` or `avg@k`, k ≤ n; `maj@n`.
         top_p, top_k (*optional*, default to 1.0 and 0):
             Nucleus and top-k sampling; 1.0 and 0 are off.
         max_context (`int`, *optional*):
@@ -48,22 +48,20 @@ class Protocol:
 
     def __post_init__(self) -> None:
         limits = {
-            "samples": ("be at least 1", self.samples >= 1),
-            "temperature": ("be a number from 0 to 10", 0 <= self.temperature <= 10),
-            "top_p": ("be in (0, 1]", 0 < self.top_p <= 1),
-            "top_k": ("be 0 (off) or more", self.top_k >= 0),
-            "max_new_tokens": ("be at least 1", self.max_new_tokens >= 1),
-            "metrics": ("name at least one metric", len(self.metrics) > 0),
+            "samples": ("at least 1", self.samples >= 1),
+            "temperature": ("from 0 to 10", 0 <= self.temperature <= 10),
+            "top_p": ("in (0, 1]", 0 < self.top_p <= 1),
+            "top_k": ("0 (off) or more", self.top_k >= 0),
+            "max_new_tokens": ("at least 1", self.max_new_tokens >= 1),
         }
         for name, (limit, holds) in limits.items():
             if not holds:
-                raise ValueError(f"--{name} must {limit}, got {getattr(self, name)}")
+                raise ValueError(f"--{name} must be {limit}, got {getattr(self, name)}")
         if self.temperature == 0 and self.samples > 1:
             what = f"--temperature 0 gives the same response {self.samples} times"
             raise ValueError(f"{what}: set --samples 1 or a higher temperature")
         for metric in self.metrics:
-            if (k := split_metric(metric)[1]) > self.samples:
-                raise ValueError(f"--metrics {metric} needs {k} samples per problem: raise --samples {self.samples}")
+            check_samples(metric, self.samples)
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""
@@ -80,6 +78,17 @@ def split_metric(metric: str) -> tuple[str, int]:
     if match is None:
         raise ValueError(f"--metrics {metric!r} must be pass@k, best@k, avg@k or maj@k with a number k")
     return match[1], int(match[2])
+
+
+def check_samples(metric: str, n: int) -> None:
+    """Refuses a metric that n samples of a problem do not have: k must be n for maj@k, and at most n else.
+
+    Raises:
+        ValueError: k is another number, or the metric is unknown.
+    """
+    kind, k = split_metric(metric)
+    if k > n or (kind == "maj" and k != n):
+        raise ValueError(f"--metrics {metric} needs {k} samples per problem, got {n}: set --samples {k}, or another k")
 
 
 def ha_dw_level(level: object) -> str:

@@ -10,10 +10,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from ...support.adapters import tokenizer_source
 from .judging import judge, reward_header, reward_name
-from .problems import Problem, fingerprint, load_problems, set_label
-from .protocols import PROTOCOLS, Protocol, find_protocol, split_metric
+from .problems import Problem, ProblemOptions, fingerprint, load_problems, set_label
+from .protocols import PROTOCOLS, Protocol, find_protocol
 from .runs import check_trusted
-from .sample_store import SampleFile, open_samples, read_samples, sample_files, sample_path, write_samples
+from .sample_store import SampleFile, open_samples, read_samples, sample_files, sample_path
 from .samplers import (
     Sample,
     TransformersSampler,
@@ -22,7 +22,6 @@ from .samplers import (
     model_identity,
     model_location,
     package_versions,
-    problem_seed,
     token_limits,
 )
 from .score_report import add_rows
@@ -113,28 +112,24 @@ def evaluate(
         ValueError: invalid input, or other samples in `output_dir`; the message names the flag.
         OSError: a model that cannot be loaded.
     """
-    package_versions(backend)  # which raises if one is missing
-    of_samples = {"prompt_style": prompt_style, "backend": backend, "seed": seed, "reward": reward}
-    of_problems = {"data_dir": data_dir, "max_problems": max_problems, "chat_template_kwargs": chat_template_kwargs}
+    options = ProblemOptions(prompt_style, seed, data_dir, max_problems, reward, chat_template_kwargs, rows=data)
     folder, rows = Path(output_dir), []
     loading = {"revision": revision, "trust_remote_code": trust_remote_code}
     identities = {model: model_identity(model, revision) for model in models}  # before hours are spent on the first
     for model, identity in identities.items():
         tokenizer = AutoTokenizer.from_pretrained(tokenizer_source(model_location(model)), **loading)
-        rows_of = {name: make_rows(tokenizer) for name, make_rows in (data or {}).items()}
-        jobs = load_jobs(sets, protocols, changes or {}, tokenizer, data=rows_of, **of_samples, **of_problems)
+        jobs = load_jobs(sets, protocols, changes or {}, tokenizer, options, backend=backend)
         files = []
         for job in jobs:
-            header = {**identity, **job.header}
-            path = sample_path(folder, header["model"], header["set"], header["protocol"])
+            path = job_path(folder, identity["model"], job)
             if overwrite:
                 path.unlink(missing_ok=True)
-            files.append(open_samples(path, header, chunk_size=CHUNK[backend]))
+            files.append(open_samples(path, {**identity, **job.header}))
         longest = max(len(p.prompt_ids) + job.protocol.max_new_tokens for job in jobs for p in job.problems)
-        sampler, settings = None, {"backend": backend, "batch_size": batch_size, "longest": longest}
+        sampler, engine = None, {"backend": backend, "batch_size": batch_size, "longest": longest}
         for job, file in zip(jobs, files, strict=True):
             if not file.is_complete:
-                sampler = sampler or load_sampler(model, tokenizer, **settings, **loading, **(engine_kwargs or {}))
+                sampler = sampler or load_sampler(model, tokenizer, **engine, **loading, **(engine_kwargs or {}))
                 fill(file, job, sampler, CHUNK[backend], progress)
             rows.append(score_row(file.header, file.lines))
             add_rows(folder, rows)
@@ -148,53 +143,49 @@ def load_jobs(
     protocols: Sequence[str],
     changes: dict[str, Any],
     tokenizer: PreTrainedTokenizerBase,
+    options: ProblemOptions,
     *,
-    prompt_style: str,
-    backend: str,
-    seed: int,
-    reward: str | None = None,
-    data: Mapping[str, Dataset] | None = None,
-    **kwargs: Any,
+    backend: str = "transformers",
 ) -> list[Job]:
-    """Every set under every protocol; without `sets`, the sets of each protocol. `kwargs` go to `load_problems`.
+    """Every set under every protocol; without `sets`, the sets of each protocol.
 
     Raises:
         ValueError: an unknown protocol, a set that a protocol does not have, two sets with one label, or a set that
             cannot be loaded.
     """
-    chosen = []
-    for protocol in dict.fromkeys(protocols):
-        if sets is None and protocol not in PROTOCOLS:
-            find_protocol(protocol, "", **changes)  # raises if the name is unknown
-            raise ValueError("--protocol custom needs --sets")
-        for name in dict.fromkeys(PROTOCOLS[protocol] if sets is None else sets):
-            chosen.append((name, *find_protocol(protocol, name, **changes)))
+    if sets is None and "custom" in protocols:
+        raise ValueError("--protocol custom needs --sets")
     names: dict[str, str] = {}
-    for name, _, _ in chosen:
-        if (other := names.setdefault(set_label(name), name)) != name:
-            raise ValueError(f"--sets {other} and {name} have one name for their samples: rename a file")
-    problems = {
-        name: load_problems(name, tokenizer, style=prompt_style, reward=reward, data=(data or {}).get(name), **kwargs)
-        for name in names.values()
-    }
-    jobs, template = [], kwargs.get("chat_template_kwargs")
-    for name, label, protocol in chosen:
-        header = {
-            "prompt_style": prompt_style,
-            "backend": backend,
-            "seed": seed,
-            "versions": package_versions(backend),
-            **({"chat_template_kwargs": template} if template else {}),
-            "set": set_label(name),
-            "set_fingerprint": fingerprint(problems[name]),
-            "problems": len(problems[name]),
-            "reward": reward_name(name, problems[name][0].reference),
-            "protocol": label,
-            **protocol.as_dict(),
-            **reward_header(reward),
-        }
-        jobs.append(Job(protocol, problems[name], header))
+    problems: dict[str, list[Problem]] = {}
+    jobs, template = [], options.chat_template_kwargs
+    for protocol_name in dict.fromkeys(protocols):
+        for name in dict.fromkeys(PROTOCOLS.get(protocol_name, [""]) if sets is None else sets):
+            label, protocol = find_protocol(protocol_name, name, **changes)
+            if (other := names.setdefault(set_label(name), name)) != name:
+                raise ValueError(f"--sets {other} and {name} have one name for their samples: rename a file")
+            if name not in problems:
+                problems[name] = load_problems(name, tokenizer, options)
+            header = {
+                "prompt_style": options.prompt_style,
+                "backend": backend,
+                "seed": options.seed,
+                "versions": package_versions(backend),
+                **({"chat_template_kwargs": template} if template else {}),
+                "set": set_label(name),
+                "set_fingerprint": fingerprint(problems[name]),
+                "problems": len(problems[name]),
+                "reward": reward_name(name, problems[name][0].reference),
+                "protocol": label,
+                **protocol.as_dict(),
+                **reward_header(options.reward),
+            }
+            jobs.append(Job(protocol, problems[name], header))
     return jobs
+
+
+def job_path(folder: Path, model: str, job: Job) -> Path:
+    """The file of a model's samples."""
+    return sample_path(folder, model, job.header["set"], job.header["protocol"])
 
 
 def fill(
@@ -202,48 +193,34 @@ def fill(
 ) -> None:
     """Generates, judges and writes the samples that the file lacks, chunk by chunk."""
     problems = job.problems
-    token_limits([p.prompt_ids for p in problems], job.protocol, sampler.context)  # refuses a long prompt at once
+    token_limits(problems, job.protocol, sampler.context)  # refuses a long prompt at once
     label = f"{Path(file.header['model']).name}: {file.label}"
     with tqdm(total=len(problems), initial=len(file.lines), desc=label, unit="problem", disable=not progress) as bar:
-        for begin in range(len(file.lines), len(problems), chunk_size):
-            chunk = problems[begin : begin + chunk_size]
-            samples = sampler.sample([p.prompt_ids for p in chunk], problem_seeds(file.header, chunk), job.protocol)
-            file.append(sample_lines(file.header, chunk, samples))
+        while not file.is_complete:
+            # the chunks of an uninterrupted evaluation
+            chunk = problems[len(file.lines) :][: chunk_size - len(file.lines) % chunk_size]
+            file.lines += sample_lines(file.header, chunk, sampler.sample(chunk, job.protocol))
+            file.write()
             bar.update(len(chunk))
 
 
-def problem_seeds(header: dict[str, Any], problems: Sequence[Problem]) -> list[int]:
-    """The seed of each problem's samples."""
-    return [problem_seed(header["seed"], header["set"], problem.id) for problem in problems]
-
-
 def sample_lines(
-    header: dict[str, Any], problems: Sequence[Problem], samples: Sequence[Sequence[Sample]]
+    header: dict[str, Any], problems: Sequence[Problem], samples: Sequence[list[Sample]]
 ) -> list[dict[str, Any]]:
     """The lines of a sample file for some problems, judged."""
     lines = [
         {
             "id": problem.id,
             "prompt": problem.digest,
-            "seed": seed,
+            "seed": problem.seed,
             "reference": problem.reference,
             **({"problem": problem.text} if header["reward"] == "accuracy" else {}),
-            "samples": [{"text": s.text, "length": s.length, "truncated": s.truncated} for s in responses],
+            "samples": responses,
         }
-        for problem, seed, responses in zip(problems, problem_seeds(header, problems), samples, strict=True)
+        for problem, responses in zip(problems, samples, strict=True)
     ]
-    judge_lines(header["reward"], lines)
+    judge(header["reward"], lines)
     return lines
-
-
-def judge_lines(reward: str, lines: Sequence[dict[str, Any]]) -> None:
-    """Writes the reward's verdicts into the samples of some lines."""
-    pairs = [(line, sample) for line in lines for sample in line["samples"]]
-    texts = [sample["text"] for _, sample in pairs]
-    problems = [line.get("problem", "") for line, _ in pairs]  # other rewards do not read it
-    verdicts = judge(reward, texts, [line["reference"] for line, _ in pairs], problems)
-    for (_, sample), verdict in zip(pairs, verdicts, strict=True):
-        sample.update(verdict)
 
 
 def rescore(
@@ -258,23 +235,17 @@ def rescore(
         ValueError: there are no samples, they are damaged, there are too few for a metric, or their reward is not
             built in.
     """
-    folder, judged, rows = Path(output_dir), [], []
-    most = max((split_metric(metric)[1] for metric in metrics or ()), default=1)
-    for path in sample_files(folder):
-        header, lines = read_samples(path)
-        if header is None or len(lines) < header["problems"]:
-            continue
-        command = ["eval", "--rescore", "--output_dir", str(output_dir)]
-        check_trusted(path, [header.get("reward")], command=command, trust_run=trust_run or reward is not None)
-        header |= reward_header(reward or (header["reward"] if "reward_source" in header else None))
-        judge_lines(header["reward"], lines)
-        if most > header["samples"]:
-            raise ValueError(f"--metrics need {most} samples per problem, and {path} has {header['samples']}")
-        rows.append(score_row({**header, **({"metrics": list(metrics)} if metrics else {})}, lines))
-        judged.append((path, header, lines))
-    if not judged:
+    folder, rows = Path(output_dir), []
+    files = [file for file in map(read_samples, sample_files(folder)) if file.is_complete]
+    if not files:
         raise ValueError(f"there are no finished samples in {str(folder / 'samples')!r}: check --output_dir")
-    for path, header, lines in judged:  # after all scores
-        write_samples(path, header, lines)
+    for file in files:
+        header, command = file.header, ["eval", "--rescore", "--output_dir", str(output_dir)]
+        check_trusted(file.path, [header.get("reward")], command=command, trust_run=trust_run or reward is not None)
+        header |= reward_header(reward or (header["reward"] if "reward_source" in header else None))
+        judge(header["reward"], file.lines)
+        rows.append(score_row({**header, "metrics": list(metrics or header["metrics"])}, file.lines))
+    for file in files:  # after all scores
+        file.write()
     add_rows(folder, rows)
     return rows

@@ -4,9 +4,9 @@ of their own data that none of them trained on, sampled and judged as in their t
 import json
 import random
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import combinations
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from ...runs.data_order import rows_reached, steps_of_weights
 from ...support.adapters import tokenizer_source
 from ...support.files import short_path
 from .judging import reward_name
-from .problems import NO_SCORES, set_label
+from .problems import set_label
 from .protocols import AS_TRAINED
 
 
@@ -71,14 +71,6 @@ class Run:
             settings |= {"--sets": data, "--prompt_style": self.data.prompt_style, "--reward": self.rewards}
         return settings
 
-    @property
-    def reward(self) -> str:
-        """The reward that says what is right. Raises `ValueError` if there are none or several."""
-        if len(self.rewards) != 1:
-            what = f"{len(self.rewards)} rewards that say what is right ({', '.join(self.rewards)})"
-            raise ValueError(f"{self.name!r} has {what}: give --reward one that is 1 for right, 0 for wrong")
-        return self.rewards[0]
-
 
 def read_training(model: str) -> Run | None:
     """The run in a folder, or that of a checkpoint; `None` for a model that is neither.
@@ -113,20 +105,6 @@ def check_trusted(folder: str | Path, rewards: Sequence[str], *, command: Sequen
         what = f"{str(folder)!r} names the reward {', '.join(custom)}, and functions that a folder names are not run"
         fix = shlex.join(["trl-credit", *command, "--trust_run"])
         raise ValueError(f"{what}: if you trust it, `{fix}`, or name a function yourself with --reward")
-
-
-def check_agreement(runs: Sequence[Run], flags: Collection[str]) -> None:
-    """Refuses runs that differ in a setting that decides how they are evaluated, and whose flag is not in `flags`.
-
-    Raises:
-        ValueError: they differ; the message names the flags.
-    """
-    for first, other in combinations(runs, 2):
-        theirs = other.settings
-        differ = {flag: value for flag, value in first.settings.items() if theirs.get(flag, value) != value}
-        if missing := [f"{flag} ({differ[flag]} and {theirs[flag]})" for flag in differ if flag not in flags]:
-            what = f"{first.name!r} and {other.name!r} were trained differently"
-            raise ValueError(f"{what}: to compare them, give for both {', '.join(missing)}")
 
 
 def _short(path: str) -> str:
@@ -167,39 +145,44 @@ def plan_as_trained(
     runs = [run for model in models if (run := read_training(model)) is not None]
     if not runs:
         raise ValueError(f"{models[0]!r} is not the folder of a run, which names its data: give a --protocol")
-    changes = {name: value for name, value in (changes or {}).items() if value is not None}
+    runs.sort(key=lambda run: run.data is None)
+    run, changes = runs[0], {name: value for name, value in (changes or {}).items() if value is not None}
     task = {"sets": sets, "prompt_style": prompt_style, "reward": reward}
     flags = {f"--{name}" for name, value in (changes | task).items() if value is not None}
-    check_agreement(runs, flags)
-    told = [run for run in runs if run.data is not None]  # whose data is known
-    if not told and sets is None:
+    for other in runs[1:]:
+        pairs = {flag: (value, other.settings.get(flag, value)) for flag, value in run.settings.items()}
+        if differ := [f"{flag} ({a} and {b})" for flag, (a, b) in pairs.items() if a != b and flag not in flags]:
+            what = f"{run.name!r} and {other.name!r} were trained differently"
+            raise ValueError(f"{what}: to compare them, give for both {', '.join(differ)}")
+    if run.data is None and sets is None:
         why = "does not name its data (it was started from Python): give --sets, --reward, and --prompt_style as there"
-        raise ValueError(f"{runs[0].name!r} {why}")
-    judge = reward or (told[0].reward if told else None)
-    if judge != reward:
-        check_trusted(told[0].name, [judge], command=["eval", *models], trust_run=trust_run)
-    if sets is None:
-        data = told[0].data
-        data = replace(data, data_dir=data_dir or data.data_dir, prompt_style=prompt_style or data.prompt_style)
-        options, words, usual = _own_problems(
-            told, data, PROBLEMS if max_problems is None else max_problems, trust_remote_code
-        )
-    else:
-        options, words = {"sets": sets, "max_problems": max_problems}, ", ".join(map(set_label, sets))
-        usual = judge if judge in _OF_SETS and reward is None else "the reward of the set"
-    decoding = _decoding(runs[0], changes)
-    trained_style = told[0].data.prompt_style if told else None  # not known of a run from Python
+        raise ValueError(f"{run.name!r} {why}")
+    judge = reward
+    if reward is None and run.data is not None:
+        if len(run.rewards) != 1:
+            what = f"{len(run.rewards)} rewards that say what is right ({', '.join(run.rewards)})"
+            raise ValueError(f"{run.name!r} has {what}: give --reward one that is 1 for right, 0 for wrong")
+        (judge,) = run.rewards
+        check_trusted(run.name, [judge], command=["eval", *models], trust_run=trust_run)
+    trained_style = run.data and run.data.prompt_style  # not known of a run from Python
     style = prompt_style or trained_style or "boxed"
-    is_changed = flags & DECODING.keys() or style != trained_style
+    if sets is None:
+        data = replace(run.data, data_dir=data_dir or run.data.data_dir, prompt_style=style)
+        count = PROBLEMS if max_problems is None else max_problems
+        options, problems, usual = _own_problems([r for r in runs if r.data], data, count, trust_remote_code)
+    else:
+        options, problems = {"sets": sets, "max_problems": max_problems}, ", ".join(map(set_label, sets))
+        usual = judge if judge in _OF_SETS and reward is None else "the reward of the set"
+    decoding = _decoding(run, changes)
     options |= {"changes": decoding, "prompt_style": style, "reward": None if judge == usual else judge}
-    options["protocols"] = ["custom" if is_changed else AS_TRAINED]
-    options["chat_template_kwargs"] = runs[0].identity.get("chat_template_kwargs")
+    options["protocols"] = ["custom" if flags & DECODING.keys() or style != trained_style else AS_TRAINED]
+    options["chat_template_kwargs"] = run.identity.get("chat_template_kwargs")
     sampling = (
         f"{decoding['samples']} responses to each, at most {decoding['max_new_tokens']:,} tokens, temperature "
         f"{decoding['temperature']:g}, prompt style {style if style.isidentifier() else repr(style)}; "
         f"judged by {judge or usual}"
     )
-    return AsTrained(options, words, sampling)
+    return AsTrained(options, problems, sampling)
 
 
 def _decoding(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
@@ -217,45 +200,48 @@ def _own_problems(
 ) -> tuple[dict[str, Any], str, str]:
     """At most `count` problems of the runs' data that none of them trained on, the same in every call: arguments of
     `evaluate`, what they are in words, and the reward of their set."""
-    name, seed = data.dataset_name, runs[0].identity["seed"]
+    name = data.dataset_name
     if count < 1:
         raise ValueError(f"--max_problems must be at least 1, got {count}")
     if name in TASKS:
         words = f"{count:,} of the embedded task, of a seed that no run has"
-        return {"sets": [name], "max_problems": count}, words, "demo"
-    if name.startswith("reasoning_gym:"):
-        raise ValueError(f"{name!r} {NO_SCORES}: give --sets FILE and --reward FILE.py:FUNCTION")
+        return {"sets": [name], "max_problems": count}, words, reward_name(name, {})
     data = replace(data, max_prompt_tokens=None, decontaminate=None)  # ids are those of the whole set
-    tokenizer = _tokenizer(runs[0], trust_remote_code)
     splits = SETS[name].splits if name in SETS else {}
-    if "test" in splits and (data.dataset_split or next(iter(splits))) != "test":
-        data = replace(data, dataset_split="test")
-        label, ids, what = name, _load(data, tokenizer, seed)["id"], f"problems of {name}'s test split"
+    has_test = "test" in splits and (data.dataset_split or next(iter(splits))) != "test"
+    load = partial(
+        load_from_arguments,
+        replace(data, dataset_split="test") if has_test else data,
+        seed=runs[0].identity["seed"],
+        needs_answers=False,
+    )
+    whole = load(tokenizer=_tokenizer(runs[0], trust_remote_code))
+    if has_test:
+        label, ids, what = name, list(whole["id"]), f"problems of {name}'s test split"
     else:
         unseen = [_unseen_by(run, data.data_dir, trust_remote_code) for run in runs]
         ids = [row_id for row_id in unseen[0] if all(row_id in others for others in unseen[1:])]
         label, what = f"{set_label(name)} unseen", f"rows of {name} that no run trained on"
         if not ids:
             raise ValueError(f"there are no {what}: give --sets with problems that they did not see")
-    drawn = [ids[i] for i in sorted(random.Random(0).sample(range(len(ids)), min(count, len(ids))))]
+    drawn = set(random.Random(0).sample(ids, min(count, len(ids))))
 
     def rows(tokenizer: PreTrainedTokenizerBase) -> Dataset:
-        loaded = _load(data, tokenizer, seed)
-        place = {row_id: i for i, row_id in enumerate(loaded["id"])}
-        return loaded.select([place[row_id] for row_id in drawn])
+        loaded = load(tokenizer=tokenizer)
+        return loaded.select([i for i, row_id in enumerate(loaded["id"]) if row_id in drawn])
 
     options = {"sets": [label], "data": {label: rows}, "max_problems": None}
-    return options, f"{len(drawn):,} of {len(ids):,} {what}", reward_name(label, rows(tokenizer)[0])
+    return options, f"{len(drawn):,} of {len(ids):,} {what}", reward_name(label, whole[0])
 
 
 def _unseen_by(run: Run, data_dir: str | None, trust_remote_code: bool) -> dict[str, None]:
     """Ids of the rows that a run had not reached by its last step, in order. Copies of a row that it had reached are
     left out."""
-    arguments = replace(run.data, data_dir=data_dir)
-    data = _load(arguments, _tokenizer(run, trust_remote_code), run.identity["seed"])
+    arguments, name = replace(run.data, data_dir=data_dir), run.data.dataset_name
+    tokenizer = _tokenizer(run, trust_remote_code)
+    data = load_from_arguments(arguments, tokenizer=tokenizer, seed=run.identity["seed"], needs_answers=False)
     trained_on, here = run.identity["data"], data_identity(data, first_rows=[])
     if any(here[key] != trained_on.get(key) for key in ("rows", "content")):
-        name = arguments.dataset_name
         raise ValueError(f"{name!r} is not the data that {run.name!r} was trained on: restore it, or give --sets")
     steps = steps_of_weights(run.name)
     if steps is None:
@@ -271,7 +257,3 @@ def _unseen_by(run: Run, data_dir: str | None, trust_remote_code: bool) -> dict[
 
 def _tokenizer(run: Run, trust_remote_code: bool) -> PreTrainedTokenizerBase:
     return AutoTokenizer.from_pretrained(tokenizer_source(run.name), trust_remote_code=trust_remote_code)
-
-
-def _load(arguments: DataArguments, tokenizer: PreTrainedTokenizerBase, seed: int) -> Dataset:
-    return load_from_arguments(arguments, tokenizer=tokenizer, seed=seed, needs_answers=False)

@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ...support.files import check_size, inside, refuse_link, write_atomically
+from ...support.files import check_size, inside, write_atomically
 from .samplers import is_model
 
 
@@ -25,13 +25,11 @@ class SampleFile:
         path: The file.
         header: What the samples depend on, and how they are scored.
         lines: One per problem that has samples.
-        is_written: Whether the file holds exactly the header and the lines.
     """
 
     path: Path
     header: dict[str, Any]
     lines: list[dict[str, Any]] = field(default_factory=list)
-    is_written: bool = False
 
     @property
     def is_complete(self) -> bool:
@@ -48,74 +46,55 @@ class SampleFile:
         """The set and its protocol: "math500 (s_trace)"."""
         return f"{self.header['set']} ({self.header['protocol']})"
 
-    def append(self, lines: list[dict[str, Any]]) -> None:
-        """Writes the lines of a chunk at the end."""
-        self.lines += lines
-        if self.is_written:
-            with open(refuse_link(self.path), "a", encoding="ascii") as file:
-                file.write(_dump(lines))
-        else:
-            write_samples(self.path, self.header, self.lines)
-            self.is_written = True
+    def write(self) -> None:
+        """Writes the file, whole or not at all."""
+        # ASCII, because a lone surrogate in a model's output cannot be encoded
+        rows = (json.dumps(row, ensure_ascii=True) + "\n" for row in [self.header, *self.lines])
+        write_atomically(self.path, "".join(rows))
 
 
-def open_samples(path: Path, header: dict[str, Any], *, chunk_size: int) -> SampleFile:
+def open_samples(path: Path, header: dict[str, Any]) -> SampleFile:
     """The file for the samples of this header, with those that it has.
 
-    An incomplete chunk is dropped, so that an interrupted evaluation generates the rest in the same chunks as an
-    uninterrupted one. `versions` of packages may differ if nothing is left to generate.
+    `versions` of packages may differ if nothing is left to generate.
 
     Raises:
-        ValueError: the file belongs to another model, set or protocol, or is damaged before its last line.
+        ValueError: the file belongs to another model, set or protocol, or is damaged.
     """
     file = SampleFile(path, {"version": VERSION, **header})
-    stored, lines = read_samples(path) if path.is_file() else (None, [])
-    if stored is None:  # no file, or one whose header is incomplete
+    if not path.is_file():
         return file
-    is_complete = len(lines) >= header["problems"]
-    ours = json.loads(json.dumps(file.header))
-    for key in sorted((ours.keys() | stored.keys()) - {*_FREE, *(["versions"] if is_complete else [])}):
-        if ours.get(key) != stored.get(key):
+    stored = read_samples(path)
+    ours, theirs = json.loads(json.dumps(file.header)), stored.header
+    for key in sorted((ours.keys() | theirs.keys()) - {*_FREE, *(["versions"] if stored.is_complete else [])}):
+        if ours.get(key) != theirs.get(key):
             hint = ", or judge them again with --rescore --reward" if key == "reward_source" else ""
             raise ValueError(
-                f"{path} holds samples with {key} {stored.get(key)!r}, and this run has {ours.get(key)!r}: "
+                f"{path} holds samples with {key} {theirs.get(key)!r}, and this run has {ours.get(key)!r}: "
                 f"give another --output_dir, or --overwrite{hint}"
             )
-    file.lines = lines if is_complete else lines[: len(lines) // chunk_size * chunk_size]
-    return file
+    return replace(file, lines=stored.lines)
 
 
-def read_samples(path: Path) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """Header and lines of a file. An incomplete last line is dropped; an incomplete header is `None`.
+def read_samples(path: Path) -> SampleFile:
+    """A file of samples, which may be unfinished.
 
     Raises:
-        ValueError: another line is damaged, or the file is not a file of samples.
+        ValueError: a line is damaged, or the file is not a file of samples.
     """
     rows: list[dict[str, Any]] = []
     check_size(path)
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        if not line:
-            continue
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             row = json.loads(line)
             if not isinstance(row, dict) or (rows and not {"id", "prompt", "reference", "samples"} <= row.keys()):
                 raise ValueError("it has no `samples` with their `id`, `prompt` and `reference`")
             rows.append(row)
         except (ValueError, RecursionError) as error:
-            if number == len(lines):  # no newline follows
-                break
             raise ValueError(f"line {number} of {path} is damaged ({error}): give --overwrite") from error
-    if not rows:
-        return None, []
-    if rows[0].get("version") != VERSION or not rows[0].keys() >= _REQUIRED:
+    if not rows or rows[0].get("version") != VERSION or not rows[0].keys() >= _REQUIRED:
         raise ValueError(f"{path} is not a file of samples of this version: give another --output_dir, or --overwrite")
-    return rows[0], rows[1:]
-
-
-def write_samples(path: Path, header: dict[str, Any], lines: Iterable[dict[str, Any]]) -> None:
-    """Writes a file of samples, whole or not at all."""
-    write_atomically(path, _dump([header, *lines]))
+    return SampleFile(path, rows[0], rows[1:])
 
 
 def file_name(*parts: str) -> str:
@@ -162,22 +141,18 @@ def read_stored(path: Path) -> SampleFile:
     Raises:
         ValueError: the file is unfinished or damaged, or a verdict is neither true nor false.
     """
-    header, lines = read_samples(path)
-    if header is None or len(lines) < header["problems"]:
+    file = read_samples(path)
+    if not file.is_complete:
         raise ValueError(f"{path} is not finished: resume the evaluation that wrote it, or delete it")
-    for line in lines:
+    count = file.header["samples"]
+    for line in file.lines:
         verdicts = [sample.get("correct") for sample in line["samples"]]
-        if len(verdicts) != header["samples"] or not all(isinstance(verdict, bool) for verdict in verdicts):
-            what = f"{path}, problem {line['id']!r} has not {header['samples']} samples with a verdict of true or false"
+        if len(verdicts) != count or not all(isinstance(verdict, bool) for verdict in verdicts):
+            what = f"{path}, problem {line['id']!r} has not {count} samples with a verdict of true or false"
             raise ValueError(f"{what}: judge them again with --rescore, or give --overwrite")
-    return SampleFile(path, header, lines, is_written=True)
+    return file
 
 
 def _files_of(folder: Path) -> list[Path]:
     here = sorted(folder.glob("*.jsonl")) if folder.resolve().parent.name == "samples" else []
     return sample_files(folder) or sample_files(folder / "evaluation") or here
-
-
-def _dump(rows: Iterable[dict[str, Any]]) -> str:
-    # ASCII, because a lone surrogate in a model's output cannot be encoded
-    return "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)

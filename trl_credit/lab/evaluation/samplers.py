@@ -1,17 +1,14 @@
 """The evaluated models: which they are, and how they are sampled from with transformers or vLLM."""
 
 import gc
-import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError
 from peft import PeftModel
 from transformers import (
     AutoConfig,
@@ -30,10 +27,11 @@ from transformers import (
 from ...demo import TASKS
 from ...support.adapters import adapter_base, save_merged
 from ...support.digests import sampled_digest
+from .problems import Problem
 from .protocols import Protocol
 
 
-PACKAGES = {"transformers": ("torch", "transformers"), "vllm": ("torch", "transformers", "vllm")}
+BACKENDS = ("transformers", "vllm")
 _WEIGHT_FILES = (".safetensors", ".bin", ".pt")
 
 
@@ -88,29 +86,25 @@ def package_versions(backend: str) -> dict[str, str]:
     Raises:
         ValueError: there is no such backend, or a package is not installed.
     """
-    if backend not in PACKAGES:
-        raise ValueError(f"unknown --backend {backend!r}: choose one of {', '.join(PACKAGES)}")
+    if backend not in BACKENDS:
+        raise ValueError(f"unknown --backend {backend!r}: choose one of {', '.join(BACKENDS)}")
     # by module: builds of vLLM for other devices have other distribution names
     installed = packages_distributions()
-    for module in PACKAGES[backend]:
-        if module not in installed:
-            raise ValueError(f"--backend {backend} needs {module}: pip install 'trl-credit[vllm]'")
-    return {module: version(installed[module][0]) for module in PACKAGES[backend]}
+    if backend not in installed:
+        raise ValueError(f"--backend {backend} needs {backend}: pip install 'trl-credit[{backend}]'")
+    return {module: version(installed[module][0]) for module in dict.fromkeys(("torch", "transformers", backend))}
 
 
 def _commit(name: str, revision: str | None) -> str:
-    try:
+    for file in ("config.json", "adapter_config.json"):
         try:
-            file = hf_hub_download(name, "config.json", revision=revision)
-        except EntryNotFoundError:
-            file = hf_hub_download(name, "adapter_config.json", revision=revision)
-    except (OSError, ValueError) as error:  # a name that the Hub cannot have is a ValueError
-        raise OSError(f"--models {name!r} is neither a folder nor found on the Hub: {error}") from error
-    return Path(file).parent.name
+            return Path(hf_hub_download(name, file, revision=revision)).parent.name
+        except (OSError, ValueError) as error:  # a name that the Hub cannot have is a ValueError
+            reason = error
+    raise OSError(f"--models {name!r} is neither a folder nor found on the Hub: {reason}") from reason
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(TypedDict):
     """A response: its text without special tokens, its length in tokens (including the end), and whether it was cut."""
 
     text: str
@@ -118,23 +112,19 @@ class Sample:
     truncated: bool
 
 
-def problem_seed(seed: int, name: str, problem_id: str) -> int:
-    """A 48-bit seed for one problem, so that its responses do not depend on the other problems."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{name}/{problem_id}".encode()).digest()[:6], "big")
-
-
-def token_limits(prompts: Sequence[list[int]], protocol: Protocol, context: int | None) -> list[int]:
-    """Maximum tokens of each response: `max_new_tokens`, or what prompt and `max_context` or the model leave.
+def token_limits(problems: Sequence[Problem], protocol: Protocol, context: int | None) -> list[int]:
+    """Maximum tokens of a response to each problem: `max_new_tokens`, or what prompt and `max_context` or the model
+    leave.
 
     Raises:
         ValueError: a prompt leaves no room for a response.
     """
     room = min(c for c in (protocol.max_context, context, 1 << 62) if c is not None)
-    for prompt in prompts:
-        if len(prompt) >= room:
-            where = f"a prompt of {len(prompt)} tokens leaves no room for a response within {room}"
-            raise ValueError(f"{where}: raise --max_context, use a model with a longer context, or drop the prompt")
-    return [min(protocol.max_new_tokens, room - len(prompt)) for prompt in prompts]
+    lengths = [len(problem.prompt_ids) for problem in problems]
+    if (longest := max(lengths)) >= room:
+        what = f"a prompt of {longest} tokens leaves no room for a response within {room}"
+        raise ValueError(f"{what}: raise --max_context, use a model with a longer context, or drop the prompt")
+    return [min(protocol.max_new_tokens, room - length) for length in lengths]
 
 
 def context_length(config: PreTrainedConfig) -> int | None:
@@ -188,15 +178,14 @@ class TransformersSampler:
         self.ends = end_tokens(model.generation_config.eos_token_id, tokenizer)
         self.context = context_length(model.config)
 
-    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], protocol: Protocol) -> list[list[Sample]]:
-        limits = token_limits(prompts, protocol, self.context)
-        rows = [(i, j) for i in range(len(prompts)) for j in range(protocol.samples)]
-        samples: list[list[Sample]] = [[] for _ in prompts]
+    def sample(self, problems: Sequence[Problem], protocol: Protocol) -> list[list[Sample]]:
+        limits = token_limits(problems, protocol, self.context)
+        rows = [(i, j) for i in range(len(problems)) for j in range(protocol.samples)]
+        samples: list[list[Sample]] = [[] for _ in problems]
         for begin in range(0, len(rows), self.batch_size):
             batch = rows[begin : begin + self.batch_size]
-            of_rows = [(seeds[i] + j) % (1 << 63) for i, j in batch]
-            longest = max(limits[i] for i, _ in batch)
-            responses = self._generate([prompts[i] for i, _ in batch], of_rows, longest, protocol)
+            prompts, seeds = zip(*((problems[i].prompt_ids, problems[i].seed + j) for i, j in batch), strict=True)
+            responses = self._generate(prompts, seeds, max(limits[i] for i, _ in batch), protocol)
             for (i, _), tokens in zip(batch, responses, strict=True):
                 samples[i].append(cut(tokens[: limits[i]], self.ends, self.tokenizer))
         return samples
@@ -207,7 +196,9 @@ class TransformersSampler:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
-    def _generate(self, prompts: list[list[int]], seeds: list[int], limit: int, protocol: Protocol) -> list[list[int]]:
+    def _generate(
+        self, prompts: Sequence[list[int]], seeds: Sequence[int], limit: int, protocol: Protocol
+    ) -> list[list[int]]:
         device, longest = self.model.device, max(map(len, prompts))
         pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.ends[0]
         ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=device)
@@ -226,7 +217,7 @@ class TransformersSampler:
             owner.generation_config = own
         return output[:, longest:].tolist()
 
-    def _processors(self, seeds: list[int], protocol: Protocol) -> LogitsProcessorList:
+    def _processors(self, seeds: Sequence[int], protocol: Protocol) -> LogitsProcessorList:
         if protocol.temperature == 0:
             return LogitsProcessorList()
         warpers = [TemperatureLogitsWarper(float(protocol.temperature))]
@@ -248,16 +239,11 @@ class VLLMSampler:
 
     `longest` is the maximum number of tokens of a prompt and its response. Memory is reserved for it, not for the
     model's whole context.
-
-    Raises:
-        ImportError: vLLM is not installed.
     """
 
     def __init__(self, name: str, tokenizer: PreTrainedTokenizerBase, *, longest: int, **engine_kwargs: Any) -> None:
-        try:
-            from vllm import LLM
-        except ImportError as error:
-            raise ImportError(f"--backend vllm needs vLLM: pip install 'trl-credit[vllm]' ({error})") from error
+        from vllm import LLM
+
         self.tokenizer = tokenizer
         of_hub = {key: engine_kwargs[key] for key in ("revision", "trust_remote_code") if key in engine_kwargs}
         self.context = min(longest, context_length(AutoConfig.from_pretrained(name, **of_hub)) or longest)
@@ -265,13 +251,13 @@ class VLLMSampler:
         model_ends = self.engine.llm_engine.model_config.try_get_generation_config().get("eos_token_id")
         self.ends = end_tokens(model_ends, tokenizer)
 
-    def sample(self, prompts: Sequence[list[int]], seeds: Sequence[int], protocol: Protocol) -> list[list[Sample]]:
+    def sample(self, problems: Sequence[Problem], protocol: Protocol) -> list[list[Sample]]:
         from vllm import SamplingParams
 
         parameters = [
             SamplingParams(
                 n=protocol.samples,
-                seed=seed,
+                seed=problem.seed,
                 temperature=protocol.temperature,
                 top_p=protocol.top_p,
                 top_k=protocol.top_k,
@@ -279,9 +265,9 @@ class VLLMSampler:
                 stop_token_ids=self.ends,
                 detokenize=False,
             )
-            for seed, limit in zip(seeds, token_limits(prompts, protocol, self.context), strict=True)
+            for problem, limit in zip(problems, token_limits(problems, protocol, self.context), strict=True)
         ]
-        requests = [{"prompt_token_ids": prompt} for prompt in prompts]
+        requests = [{"prompt_token_ids": problem.prompt_ids} for problem in problems]
         outputs = self.engine.generate(requests, sampling_params=parameters, use_tqdm=False)
         return [[cut(list(o.token_ids), self.ends, self.tokenizer) for o in request.outputs] for request in outputs]
 

@@ -185,11 +185,9 @@ def draw_rows(rows: Sequence[Row]) -> bytes:
             # a percentile interval of a skewed score may exclude the score itself
             below = [max(0.0, v - end) for v, end in zip(value, low, strict=True)]
             above = [max(0.0, end - v) for v, end in zip(value, high, strict=True)]
-            label = label.replace("$", r"\$").lstrip(
-                "_"
-            )  # a $ starts a formula, and labels with a leading _ are omitted
-            style = "o-" if of_one_run else "o"
-            axes.errorbar([x for x, _ in points], value, [below, above], fmt=style, capsize=3, label=label or "model")
+            # a $ starts a formula, and labels with a leading _ are omitted
+            label, style = label.replace("$", r"\$").lstrip("_") or "model", "o-" if of_one_run else "o"
+            axes.errorbar([x for x, _ in points], value, [below, above], fmt=style, capsize=3, label=label)
         if of_one_run:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.set_xlabel("optimizer step", labelpad=0)

@@ -4,12 +4,11 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from fractions import Fraction
 from math import comb
 from typing import Any
 
 from ..statistics import mean_interval
-from .protocols import ha_dw_level, split_metric
+from .protocols import check_samples, ha_dw_level, split_metric
 
 
 Row = dict[str, Any]
@@ -21,66 +20,30 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     """1 − C(n−c, k) / C(n, k): probability that k of n samples, c of which are right, contain a right one.
 
     The unbiased estimator of Chen et al. (arXiv 2107.03374, Eq. 1), computed in integers and rounded once.
-
-    Raises:
-        ValueError: k is not in 1 … n.
     """
-    _check_k(n, k)
     subsets = comb(n, k)
     return (subsets - comb(n - c, k)) / subsets
 
 
-def best_at_k(n: int, c: int, k: int) -> float:
-    """1 − (1 − c/n)^k: probability that k draws with replacement from n samples contain a right one.
+def majority(answers: Sequence[str | None], correct: Sequence[bool]) -> float:
+    """maj@n: whether the most frequent answer of the n samples is right.
 
-    veRL's best@k, which bootstraps, converges to it. With n = k samples it is at most pass@k. The mean
-    of pass@k over N problems is then a multiple of 1/N; the mean of best@k need not be one.
-
-    Raises:
-        ValueError: k is not in 1 … n.
-    """
-    return 1 - (1 - average_at_k(n, c, k)) ** k
-
-
-def average_at_k(n: int, c: int, k: int) -> float:
-    """c / n: mean over all subsets of k samples of the share of right ones, for every k.
-
-    Raises:
-        ValueError: k is not in 1 … n.
-    """
-    _check_k(n, k)
-    return pass_at_k(n, c, 1)
-
-
-def majority_at_k(answers: Sequence[str | None], correct: Sequence[bool], k: int) -> float:
-    """maj@k: probability that the most frequent answer of k of the n samples is right.
-
-    The exact mean over all C(n, k) subsets, by counting. If m answers tie for the most votes, each wins with
-    probability 1/m. Right samples vote together, however they write the answer; wrong ones vote together if their
-    [`normal_form`] is equal. Wrong samples without an answer do not vote. Without votes the score is 0.
+    If m answers tie for the most votes, the score is 1/m. Right samples vote together, however they write the answer;
+    wrong ones vote together if their [`normal_form`] is equal. Wrong samples without an answer do not vote. Without
+    votes the score is 0.
 
     Args:
         answers (`Sequence[str | None]`):
             Extracted answers; `None` if there is none.
         correct (`Sequence[bool]`):
             Whether each is right.
-        k (`int`):
-            Voters.
-
-    Raises:
-        ValueError: k is not in 1 … n.
     """
-    n = len(answers)
-    _check_k(n, k)
-    right = sum(map(bool, correct))
-    voters = [a for a, is_right in zip(answers, correct, strict=True) if not is_right and a is not None]
-    rivals = sorted(Counter(map(normal_form, voters)).values())
-    silent = n - right - sum(rivals)
-    won = Fraction(0)
-    for votes in range(max(1, k - (n - right)), min(right, k) + 1):
-        ways = _ways(rivals, silent, others=k - votes, votes=votes)
-        won += comb(right, votes) * sum((Fraction(w, ties + 1) for ties, w in ways.items()), Fraction(0))
-    return float(won / comb(n, k))
+    right, pairs = sum(correct), zip(answers, correct, strict=True)
+    rivals = Counter(normal_form(answer) for answer, is_right in pairs if not is_right and answer is not None)
+    most = max(rivals.values(), default=0)
+    if right == 0 or right < most:
+        return 0.0
+    return 1 / (1 + list(rivals.values()).count(right))
 
 
 def normal_form(answer: str) -> str:
@@ -91,20 +54,28 @@ def normal_form(answer: str) -> str:
     return _IGNORED.sub("", answer).removesuffix(".").replace("\\dfrac", "\\frac").replace("\\tfrac", "\\frac")
 
 
-_ESTIMATORS = {"pass": pass_at_k, "best": best_at_k, "avg": average_at_k}
-
-
 def problem_score(metric: str, line: dict[str, Any], verdict: str = "correct") -> float:
-    """pass@k, best@k, avg@k or maj@k of one problem, in [0, 1], from the verdicts `correct` or `correct_strict`.
+    """The score of one problem, in [0, 1], from the verdicts `correct` or `correct_strict` on its n samples.
+
+    * pass@k: see [`pass_at_k`].
+    * best@k: 1 − (1 − c/n)^k, probability that k draws with replacement contain one of the c right samples. veRL's
+      best@k, which bootstraps, converges to it. With n = k samples it is at most pass@k. The mean of pass@k over N
+      problems is then a multiple of 1/N; the mean of best@k need not be one.
+    * avg@k: c / n, the mean over all subsets of k samples of the share of right ones, for every k.
+    * maj@k: see [`majority`]; k is n.
 
     Raises:
-        ValueError: k is larger than the number of samples.
+        ValueError: k is larger than the number of samples, or another number for maj@k.
     """
     kind, k = split_metric(metric)
-    samples = line["samples"]
+    correct = [sample[verdict] for sample in line["samples"]]
+    n, c = len(correct), sum(correct)
+    check_samples(metric, n)
     if kind == "maj":
-        return majority_at_k([s["answer"] for s in samples], [s[verdict] for s in samples], k)
-    return _ESTIMATORS[kind](len(samples), sum(s[verdict] for s in samples), k)
+        return majority([sample["answer"] for sample in line["samples"]], correct)
+    if kind == "pass":
+        return pass_at_k(n, c, k)
+    return 1 - (1 - c / n) ** k if kind == "best" else c / n
 
 
 def score_row(header: dict[str, Any], lines: Sequence[dict[str, Any]]) -> Row:
@@ -118,7 +89,6 @@ def score_row(header: dict[str, Any], lines: Sequence[dict[str, Any]]) -> Row:
         lines (`Sequence[dict]`):
             One per problem, judged.
     """
-
     metrics = header["metrics"]
     samples = [sample for line in lines for sample in line["samples"]]
     has_strict = all("correct_strict" in sample for sample in samples)
@@ -160,24 +130,3 @@ def _with_intervals(metrics: Sequence[str], lines: Sequence[dict[str, Any]], ver
         low, high, kind = mean_interval(scores, seed=zlib.crc32(b"trl_credit"))
         result[metric] = {"value": sum(scores) / len(scores), "low": low, "high": high, "interval": kind}
     return result
-
-
-def _check_k(n: int, k: int) -> None:
-    if not 1 <= k <= n:
-        raise ValueError(f"k must be between 1 and the {n} samples of a problem, got {k}: raise --samples or lower k")
-
-
-def _ways(rivals: Sequence[int], silent: int, *, others: int, votes: int) -> dict[int, int]:
-    """Number of choices of `others` samples in which no rival gets more than `votes`, by the number of rivals that tie.
-
-    `rivals` are the sizes of the wrong answers' classes, `silent` the number of samples that do not vote.
-    """
-    table = {(s, 0): comb(silent, s) for s in range(min(silent, others) + 1)}
-    for size in rivals:
-        wider: dict[tuple[int, int], int] = {}
-        for (chosen, ties), ways in table.items():
-            for got in range(min(size, votes, others - chosen) + 1):
-                key = (chosen + got, ties + (got == votes))
-                wider[key] = wider.get(key, 0) + ways * comb(size, got)
-        table = wider
-    return {ties: ways for (chosen, ties), ways in table.items() if chosen == others}

@@ -77,7 +77,7 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
         assumed ([`Assumed`]):
             What the settings do not give.
     """
-    notes: list[str] = []
+    notes = [] if shape.source is None else [shape.source]
     if args.max_completion_length is None:  # the rest of the context
         args.max_completion_length = (args.use_vllm and args.vllm_max_model_length) or shape.context
         notes.append(f"max_completion_length=None: the rest of a context of {args.max_completion_length:,} tokens")
@@ -86,7 +86,10 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
         notes.append(f"no refills: if half of the groups have signal, sampling takes twice as much, {limit}")
     rows, most = args.per_device_train_batch_size * args.steps_per_generation, args.max_completion_length
     prompts = rows / args.num_generations
-    prompt, length = _prompt(assumed, notes), _response(assumed, most, notes)
+    prompt = _prompt(assumed, notes)
+    mean, why = (most / 2, ", half of the most") if assumed.response is None else (assumed.response, "")
+    notes.append(f"responses of {mean:,.0f} tokens on average{why} (--response_length)")
+    length = Range(min(mean, most), most)
     # amounts of a generation batch
     batch = {"prompts": Range(prompts, prompts), "responses": Range(rows, rows)}
     generated, row, stored = length * rows, prompt + length, Range(0, 0)
@@ -146,21 +149,12 @@ def _prompt(assumed: Assumed, notes: list[str]) -> Range:
     return Range(mean, max(mean, most))
 
 
-def _response(assumed: Assumed, most: int, notes: list[str]) -> Range:
-    """Tokens of a response."""
-    why = ", half of the most" if assumed.response is None else ""
-    mean = most / 2 if assumed.response is None else assumed.response
-    notes.append(f"responses of {mean:,.0f} tokens on average{why} (--response_length)")
-    return Range(min(mean, most), most)
-
-
 def _trees(
     args: CreditConfig, prompts: float, prompt: Range, length: Range, notes: list[str]
 ) -> tuple[Range, Range, Range, Range]:
     """Leaves, nodes and tokens of the trees of a generation batch, and the tokens of a row of training."""
-    expected, largest = (
-        tree_size(args.tree_branching, segment=args.tree_segment_length, length=x) for x in (length.mean, length.most)
-    )
+    sizes = {"branching": args.tree_branching, "segment": args.tree_segment_length}
+    expected, largest = tree_size(**sizes, length=length.mean), tree_size(**sizes, length=length.most)
     notes.append("every path of a tree is as long as a response is on average")
     row = prompt + length
     if args.tree_rows == "nodes":
@@ -172,9 +166,7 @@ def _trees(
         # a branch repeats the token before it, and a row repeats the path that it continues
         path = args.tree_segment_length * (len(args.tree_branching) - 1)
         row = prompt + Range(*((tree.tokens + tree.nodes) / per_tree + path for tree in (expected, largest)))
-    leaves, nodes, tokens = (
-        Range(getattr(expected, name), getattr(largest, name)) * prompts for name in ("leaves", "nodes", "tokens")
-    )
+    nodes, tokens, _, leaves = (Range(*sizes) * prompts for sizes in zip(expected, largest, strict=True))
     return leaves, nodes, tokens, row
 
 

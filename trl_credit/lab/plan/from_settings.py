@@ -50,7 +50,7 @@ def layout_of(choices: Choices, launcher: Mapping[str, Any], processes: int) -> 
     )
 
 
-def fill_assumed(assumed: Assumed, choices: Choices) -> None:
+def fill_assumed(assumed: Assumed, choices: Choices) -> Assumed:
     """Adds what the settings say about the prompts: the limit of their length, or those of the embedded task."""
     assumed.longest_prompt = choices.data.max_prompt_tokens
     task = task_of_model(choices.model.model_name_or_path)
@@ -59,3 +59,4 @@ def fill_assumed(assumed: Assumed, choices: Choices) -> None:
         assumed.longest_prompt = max(lengths)  # a character is a token
         assumed.prompts = assumed.prompts or len(lengths)
         assumed.prompt = assumed.prompt or sum(lengths) / len(lengths)
+    return assumed

@@ -8,12 +8,8 @@ from .formulas import Layout, Shape
 
 
 GIB = 1024**3
-_KINDS = {
-    "none": "one process",
-    "ddp": "a copy on each (DDP)",
-    **{f"zero{stage}": f"ZeRO-{stage}" for stage in (1, 2, 3)},
-    "fsdp": "FSDP",
-}
+_KINDS = {"none": "one process", "ddp": "a copy on each (DDP)", "fsdp": "FSDP"}
+_KINDS |= {f"zero{stage}": f"ZeRO-{stage}" for stage in (1, 2, 3)}
 
 
 def as_text(title: str, plan: Plan, shape: Shape, layout: Layout) -> str:
