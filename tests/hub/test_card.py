@@ -15,10 +15,9 @@ from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.cli import training
 from trl_credit.demo import DEMO_SETTINGS
 from trl_credit.hub import TrainingData, publishable, write_model_card
-from trl_credit.hub.evaluation import read_evaluation
-from trl_credit.hub.markdown import escape
-from trl_credit.hub.papers import EIGHTY_TWENTY, papers_of
-from trl_credit.hub.public import Public
+from trl_credit.hub.card import read_evaluation
+from trl_credit.hub.describe import EIGHTY_TWENTY, papers_of
+from trl_credit.hub.public import Public, escape
 from trl_credit.hub.recipe import PRIVATE, PUBLIC_TEXT, TRL_FIELDS, changed, launcher_words
 
 
