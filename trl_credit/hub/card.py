@@ -28,7 +28,7 @@ from ..runs.model_identity import embedded_task
 from ..support.files import read_json, write_atomically
 from .describe import describe_credit, function_comments, papers_of, preset_of
 from .public import Public, escape, fenced, without_html
-from .recipe import launcher_words, recipe_of, to_yaml
+from .recipe import recipe_of, to_yaml
 
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ def write_model_card(
         recipe (`dict`, *optional*):
             Further lines at the top of the recipe, such as `algo` and `env`. Defaults to algorithm and base model.
         command (`list[str]`, *optional*):
-            The command line, or its words before the flags. The card shows it with `--config recipe.yaml` as its flags.
+            The words of the command line before its flags. The card shows them with `--config recipe.yaml`.
         model_name, dataset_name, tags (*optional*):
             As in TRL's `create_model_card`: the title, an id on the Hub, and tags beside the trainer's own.
 
@@ -162,7 +162,7 @@ def write_model_card(
         data=data,
         changes=map(public.text, trainer.changes_of_run()),
         settings=settings,
-        command=command and shlex.join([*launcher_words(command, public), "--config", "recipe.yaml"]),
+        command=command and shlex.join([*map(public.text, command), "--config", "recipe.yaml"]),
         evaluation=evaluation,
         images={name: title for name, title in IMAGES.items() if (folder / name).is_file()},
         packages=PACKAGES,
