@@ -10,7 +10,7 @@ from scripts import ROOT
 from trl_credit import ALGORITHMS, CreditConfig, DAPOConfig, GSPOConfig, STraceConfig
 from trl_credit.config import defaults, settings_of_preset
 from trl_credit.config.from_trl import changed_defaults
-from trl_credit.observe.sampling import describe_preset
+from trl_credit.observe.banner import describe_preset
 
 
 CLASSES = {"base": CreditConfig, **{name: pair[0] for name, pair in ALGORITHMS.items()}}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hub_server import HubServer
 
-from trl_credit.hub import push
+from trl_credit.hub import Repository, push
 
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -37,7 +37,7 @@ def run_folder(folder: Path, model: str) -> Path:
 
 
 def push_to(hub: HubServer, folder: Path, repo_id: str = "me/x", **options) -> str:
-    return push(folder, repo_id, token=hub.token, endpoint=hub.url, **options)
+    return push(folder, Repository(repo_id, token=hub.token, endpoint=hub.url, **options))
 
 
 def environment(hub: HubServer, home: Path) -> dict[str, str]:

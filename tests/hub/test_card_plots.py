@@ -3,8 +3,7 @@
 import pytest
 from matplotlib.figure import Figure
 
-from trl_credit.observe.credit_plot import PANELS, plot_credit
-from trl_credit.observe.reward_curve import plot_rewards
+from trl_credit.observe.plots import PANELS, plot_credit, plot_rewards
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from segment_helpers import TREE, steps_of
 
 from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.hub.describe import PARTS, Setting, describe_credit
-from trl_credit.observe.sampling import describe_sampling
+from trl_credit.observe.banner import describe_sampling
 
 
 @pytest.fixture

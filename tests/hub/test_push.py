@@ -13,7 +13,7 @@ from scripts import load_script
 from transformers import AutoModelForCausalLM
 
 from trl_credit import ALGORITHMS
-from trl_credit.hub import PushCallback, PushError, open_repo, publishable, push, retry_command
+from trl_credit.hub import PushCallback, PushError, Repository, publishable, push
 
 
 @pytest.fixture
@@ -84,14 +84,12 @@ def test_a_push_that_fails_at_any_request_loses_nothing(hub, folder, monkeypatch
         assert len(repo.commits) == 1  # also if the answer to the commit was lost
 
 
-@pytest.mark.parametrize("act", [push, open_repo])
-def test_a_public_repository_is_refused_if_private_was_asked_for(hub, folder, act):
+def test_a_public_repository_is_refused_if_private_was_asked_for(hub, folder):
     hub.repos["me/x"] = Repo(private=False)
-    first = (folder,) if act is push else ()
     with pytest.raises(PushError, match="me/x exists and is public"):
-        act(*first, "me/x", private=True, token=hub.token, endpoint=hub.url)
+        push_to(hub, folder, private=True)
     assert hub.repos["me/x"].branches["main"] == {}
-    act(*first, "me/x", token=hub.token, endpoint=hub.url)
+    push_to(hub, folder)
 
 
 def test_a_file_with_the_token_is_refused(hub, folder):
@@ -119,10 +117,11 @@ def test_a_push_replaces_the_weights_of_an_earlier_one(hub, folder, tmp_path):
 
 
 def test_pushes_while_training(hub, make_trainer, tmp_path, caplog):
-    callback = PushCallback("me/x", private=True, token=hub.token, endpoint=hub.url)
+    repo = Repository("me/x", private=True, token=hub.token, endpoint=hub.url)
+    callback = PushCallback(repo)
     trainer = make_trainer("s_trace", save_strategy="steps", save_steps=1, max_steps=1)
     trainer.add_callback(callback)
-    open_repo("me/x", private=True, token=hub.token, endpoint=hub.url)
+    repo.open()
     trainer.train()
     callback.wait()
     files = hub.repos["me/x"].branches["main"]
@@ -205,4 +204,5 @@ def test_a_failed_push_says_how_to_repeat_it(hub, folder, push_script, monkeypat
 
 
 def test_the_command_that_tries_again_goes_to_the_same_hub():
-    assert retry_command("a", "b", endpoint="http://a b").startswith("HF_ENDPOINT='http://a b' trl-credit push a ")
+    command = Repository("b", endpoint="http://a b").retry_command("a")
+    assert command.startswith("HF_ENDPOINT='http://a b' trl-credit push a ")

@@ -12,7 +12,7 @@ from hub_helpers import run_folder
 from hub_server import HubServer
 from viewer_helpers import s_trace, spo_tree
 
-from trl_credit.hub import PushError, publishable
+from trl_credit.hub import PushError, Repository, publishable
 from trl_credit.lab.viewer.on_hub import push_with_rollouts
 from trl_credit.observe.schema import read_shard, shard_path, write_shard
 
@@ -29,7 +29,8 @@ def folder(tmp_path, tiny_model) -> Path:
 
 
 def push_to(hub: HubServer, folder: Path, repo_id: str = "x", **options) -> list[str]:
-    return push_with_rollouts(folder, repo_id, page="<p>page</p>", token=hub.token, endpoint=hub.url, **options)
+    repo = Repository(repo_id, token=hub.token, endpoint=hub.url, **options)
+    return push_with_rollouts(folder, repo, page="<p>page</p>")
 
 
 def sent(hub: HubServer, repo: str, folder: Path) -> Path:

@@ -1,15 +1,15 @@
 """What the console shows beside its lines: the banner, samples, and each reward function."""
 
 import math
+import os
+import shutil
 
 from transformers.trainer_callback import TrainerControl, TrainerState
 
 import trl_credit
 from trl_credit.demo import demo_dataset, demo_model_path, demo_reward
-from trl_credit.observe import samples
 from trl_credit.observe.banner import banner
-from trl_credit.observe.console import ConsoleCallback
-from trl_credit.observe.samples import Sample, sample_lines
+from trl_credit.observe.console import ConsoleCallback, Sample, sample_lines
 
 
 def test_a_prompt_and_its_response_are_shown_at_the_start_and_at_the_end(make_trainer, capsys):
@@ -33,7 +33,7 @@ def test_a_prompt_and_its_response_are_shown_at_the_start_and_at_the_end(make_tr
 
 
 def test_samples_are_two_lines_of_visible_characters(monkeypatch):
-    monkeypatch.setattr(samples.shutil, "get_terminal_size", lambda fallback: samples.shutil.os.terminal_size((60, 24)))
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda fallback: os.terminal_size((60, 24)))
     prompt, response = sample_lines(Sample("a\n\nb \x1b[2J\u202e", "日本" * 50 + "\x9b", 0.25), step=3)
     assert prompt == "prompt        a b ␛[2J<202e>"
     assert response.endswith("…  (step 3, reward 0.25)") and response.startswith("response      日本日本日")

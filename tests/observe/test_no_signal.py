@@ -1,5 +1,7 @@
 """A run with nothing to learn from warns: once after several batches, and once more at its end."""
 
+import math
+
 import pytest
 import torch
 from segment_helpers import CHAIN, TREE
@@ -8,6 +10,7 @@ from transformers.trainer_callback import TrainerControl, TrainerState
 
 from trl_credit import Credit
 from trl_credit.observe.console import ConsoleCallback
+from trl_credit.observe.no_signal import NoSignalWarning
 
 
 NO_END = {"suppress_tokens": [0, 1]}  # padding and the end of a sequence
@@ -102,3 +105,36 @@ def test_the_line_leaves_out_zeros(capsys):
     )
     assert empty == "step    25  reward 0.000 ± 0.000"
     assert unscored == "step    25  no reward  entropy 0.50"
+
+
+# A selector that leaves out hardly any gradient noise
+
+
+@pytest.mark.parametrize(
+    ("shares", "count"),
+    [
+        ([0.15] * 9, 0),  # too few
+        ([0.15] * 40, 1),
+        ([0.15, None, math.nan] * 9 + [0.15], 1),
+        ([0.25] * 10 + [0.0] * 30, 0),  # the first ten decide
+        ([0.0] * 5 + [0.41] * 5, 0),  # their mean, not one of them
+        ([0.0] * 5 + [0.39] * 5, 1),
+    ],
+)
+@pytest.mark.parametrize(
+    ("algo", "knobs", "watches"),
+    [("s_trace", {}, True), ("base", {"top_entropy_quantile": 0.2}, True), ("base", {}, False)],
+)
+def test_the_mean_of_the_first_ten_updates_decides(make_trainer, caplog, shares, count, algo, knobs, watches):
+    """`None` is a step that logs no share; metrics are cleared every third step."""
+    args, metrics = make_trainer(algo, **knobs).args, {}
+    callback = NoSignalWarning(metrics)
+    callback.on_train_begin(args, None, None)
+    for i, share in enumerate(shares):
+        callback.on_step_begin(args, None, None)
+        if share is not None:
+            metrics.setdefault("credit/noise_share", []).append(share)
+        callback.on_step_end(args, None, None)
+        if i % 3 == 2:
+            metrics.clear()
+    assert len([text for text in warnings_in(caplog) if "selector can hardly help" in text]) == count * watches

@@ -206,13 +206,6 @@ def warnings_of(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if "log_credit" in record.getMessage()]
 
 
-def test_a_run_without_a_logged_step_warns(trained, caplog):
-    """Of a batch of 4 steps no group is complete."""
-    trainer = trained("base", log_credit=5, max_steps=1, per_device_train_batch_size=4, steps_per_generation=4)
-    (line,) = warnings_of(caplog)
-    assert "log_credit" in line and not shards(trainer)
-
-
 def test_a_run_that_is_shorter_than_the_interval_logs_its_last_step(make_trainer, tmp_path):
     settings = {"log_credit": 20, "save_strategy": "steps", "save_steps": 1}
     make_trainer("s_trace", max_steps=3, **settings).train()

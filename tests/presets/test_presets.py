@@ -17,8 +17,7 @@ from scripts import ROOT, load_script
 import trl_credit
 from trl_credit import ALGORITHMS
 from trl_credit.config import settings_of_preset
-from trl_credit.hub.describe import describe_credit, function_comments, preset_of
-from trl_credit.hub.papers import papers_of
+from trl_credit.hub.describe import describe_credit, function_comments, papers_of, preset_of
 from trl_credit.hub.public import Public
 from trl_credit.hub.recipe import changed, recipe_of, to_yaml
 from trl_credit.lab.comparison.settings_tables import differing_settings

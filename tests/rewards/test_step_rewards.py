@@ -8,7 +8,7 @@ import torch
 
 from trl_credit.rewards import StepRewards
 from trl_credit.rewards.guard import RewardError, guard_rewards
-from trl_credit.rewards.steps import StepLedger, read_given
+from trl_credit.rewards.steps import StepLedger, read_reward
 
 
 IDS = [[5, 6, 7, 8], [5, 6]]
@@ -107,6 +107,6 @@ def test_wrong_steps_are_refused(ends, values):
 
 def test_a_single_value_of_any_library_stays_a_number():
     for one in (1, 1.0, True, np.float32(1), np.array([1.0]), torch.tensor(1.0), torch.tensor([1.0])):
-        assert read_given(one, tokens=4) == 1.0
+        assert read_reward(one, tokens=4) == 1.0
     assert guarded(np.array([1.0, 0.5])) == [1.0, 0.5]
     assert guarded(torch.tensor([[1.0], [0.5]])) == [1.0, 0.5]

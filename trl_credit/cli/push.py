@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
             with exit code 130.
     """
     quiet_start()
-    from ..hub import PushError, PushInterrupted, push
+    from ..hub import PushError, PushInterrupted, Repository, push
     from ..lab.viewer import build_page
     from ..lab.viewer.on_hub import push_with_rollouts
     from ..lab.viewer.runs import read_run
@@ -43,16 +43,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--commit_message", default="End of training", help="first line of the commit")
     parser.add_argument("--with_rollouts", action="store_true", help="also push the rollout log and its page")
     try:
-        flags = vars(parser.parse_args(argv))
-        flags["private"] = flags["private"] or None
-        folder, with_rollouts = flags.pop("folder"), flags.pop("with_rollouts")
+        flags = parser.parse_args(argv)
+        folder, message = flags.folder, flags.commit_message
+        repo = Repository(flags.repo_id, private=flags.private or None, revision=flags.revision)
         adapter_base(folder, says="it is pushed alone, and whoever loads it needs that model", needed=False)
-        if with_rollouts:
+        if flags.with_rollouts:
             shards, note = read_run(folder)
             page = build_page(shards, title=Path(folder).resolve().name, note=note)
-            urls = push_with_rollouts(folder, page=page, **flags)
+            urls = push_with_rollouts(folder, repo, page=page, commit_message=message)
         else:
-            urls = [push(folder, **flags)]
+            urls = [push(folder, repo, commit_message=message)]
     except PushError as error:
         fail(error, code=1)
     except (ValueError, OSError) as error:

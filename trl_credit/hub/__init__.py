@@ -4,18 +4,17 @@ trainer through a protocol."""
 from .card import TrainingData, write_model_card
 from .during import PushCallback, without_waiting
 from .files import publishable
-from .push import PushError, PushInterrupted, open_repo, push, retry_command
+from .push import PushError, PushInterrupted, Repository, push
 
 
 __all__ = [
     "PushCallback",
     "PushError",
     "PushInterrupted",
+    "Repository",
     "TrainingData",
-    "open_repo",
     "publishable",
     "push",
-    "retry_command",
     "without_waiting",
     "write_model_card",
 ]

@@ -4,32 +4,34 @@
 [`~trl_credit.hub.recipe`].
 """
 
+import logging
+import math
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, Protocol
 
 from accelerate.utils import is_peft_model
-from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
+from transformers import TrainerState
 
 from ..demo import DEMO
-from ..observe.credit_plot import plot_credit
-from ..observe.sampling import describe_sampling
-from ..presets import PRESETS
+from ..observe.banner import describe_sampling
+from ..observe.plots import plot_credit
+from ..presets import PRESETS, Preset
+from ..runs.identity import IdentifiedTrainer
 from ..runs.model_identity import embedded_task
-from ..support.files import write_atomically
-from .describe import describe_credit, function_comments, preset_of
-from .evaluation import read_evaluation
-from .markdown import escape, fenced
-from .papers import papers_of
-from .public import Public
-from .recipe import launcher_words, recipe_of, to_yaml
-from .trainer import CardTrainer
+from ..support.files import read_json, write_atomically
+from .describe import describe_credit, function_comments, papers_of, preset_of
+from .public import Public, escape, fenced, without_html
+from .recipe import recipe_of, to_yaml
 
+
+logger = logging.getLogger(__name__)
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
 LOCAL_MODEL = "a local folder"  # in the recipe of a run from Python: the path itself is private
@@ -39,6 +41,25 @@ IMAGES = {
     "credit_plot.png": "How credit was assigned, by optimizer step",
     "evaluation/evaluation.png": "Evaluation",
 }
+
+
+class CardTrainer(IdentifiedTrainer, Protocol):
+    """A trainer after training, such as [`CreditTrainer`].
+
+    Attributes:
+        state, hub_model_id: As in `GRPOTrainer`.
+        preset: The preset of the trainer's class, if it is a named one.
+        _tag_names: Tags on the Hub, as in TRL.
+    """
+
+    state: TrainerState
+    hub_model_id: str | None
+    preset: Preset | None
+    _tag_names: list[str]
+
+    def changes_of_run(self) -> list[str]:
+        """A sentence for each change of the settings between a checkpoint and a resume."""
+        ...
 
 
 @dataclass
@@ -90,7 +111,7 @@ def write_model_card(
         recipe (`dict`, *optional*):
             Further lines at the top of the recipe, such as `algo` and `env`. Defaults to algorithm and base model.
         command (`list[str]`, *optional*):
-            The command line, or its words before the flags. The card shows it with `--config recipe.yaml` as its flags.
+            The words of the command line before its flags. The card shows them with `--config recipe.yaml`.
         model_name, dataset_name, tags (*optional*):
             As in TRL's `create_model_card`: the title, an id on the Hub, and tags beside the trainer's own.
 
@@ -98,18 +119,13 @@ def write_model_card(
         `Path`: path of the card.
     """
     args, folder = trainer.args, Path(trainer.args.output_dir)
-    rows = describe_credit(args)
+    credit = describe_credit(args)
     public = Public(args.hub_token)
     base_model = _hub_base(trainer)
-    if recipe is None:
-        algo = next((name for name, preset in PRESETS.items() if preset is trainer.preset), None)
-        task = embedded_task(trainer.model.config)
-        # without a model the command would train the embedded one
-        model = base_model or (LOCAL_MODEL if task is None else None if task is DEMO else task.name)
-        recipe = {key: x for key, x in (("algo", algo), ("model_name_or_path", model)) if x is not None}
     rewards = [] if any(hasattr(part, "reward") for part in choices) else trainer.reward_func_names
     comments = public.text(function_comments(args, rewards=rewards))
-    settings = f"{comments}{to_yaml(recipe_of(args, choices, public, more=recipe))}"
+    first_lines = _first_lines(trainer, base_model) if recipe is None else recipe
+    settings = f"{comments}{to_yaml(recipe_of(args, choices, public, more=first_lines))}"
     write_atomically(folder / "recipe.yaml", settings)
     plot = folder / "credit_plot.png"
     plot.unlink(missing_ok=True)  # an earlier run's, if this one has nothing to draw
@@ -138,15 +154,15 @@ def write_model_card(
         repo_name=repo_name,
         algorithm=public.text(name),
         preset=preset_of(args),
-        credit=[row._replace(value=public.text(row.value)) for row in rows],
-        own=[row.name for row in rows if row.name in args.custom_functions() and row.published],  # not the preset's
+        credit=[row._replace(value=public.text(row.value)) for row in credit],
+        own=[row.name for row in credit if row.name in args.custom_functions() and row.published],  # not the preset's
         sampling=describe_sampling(args),
         updates=args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps,
         rewards=[row["reward"] for row in trainer.state.log_history if row.get("reward") is not None],
         data=data,
         changes=map(public.text, trainer.changes_of_run()),
         settings=settings,
-        command=command and shlex.join([*launcher_words(command, public), "--config", "recipe.yaml"]),
+        command=command and shlex.join([*map(public.text, command), "--config", "recipe.yaml"]),
         evaluation=evaluation,
         images={name: title for name, title in IMAGES.items() if (folder / name).is_file()},
         packages=PACKAGES,
@@ -155,6 +171,15 @@ def write_model_card(
     path = folder / "README.md"
     write_atomically(path, str(card))
     return path
+
+
+def _first_lines(trainer: CardTrainer, base_model: str | None) -> dict[str, Any]:
+    """Algorithm and base model, as a recipe of a run from Python begins."""
+    algo = next((name for name, preset in PRESETS.items() if preset is trainer.preset), None)
+    task = embedded_task(trainer.model.config)
+    # without a model the command would train the embedded one
+    model = base_model or (LOCAL_MODEL if task is None else None if task is DEMO else task.name)
+    return {key: x for key, x in (("algo", algo), ("model_name_or_path", model)) if x is not None}
 
 
 def _public_data(trainer: CardTrainer, data: TrainingData | None, hub_id: str | None, public: Public) -> TrainingData:
@@ -185,3 +210,47 @@ def _is_repo_id(name: str | None) -> bool:
     except HFValidationError:
         return False
     return bool(name)
+
+
+# The evaluation
+
+
+def read_evaluation(folder: Path, own: set[str], public: Public) -> tuple[str, list[EvalResult]]:
+    """The table in `evaluation/` of a run's folder, and the metrics of the models whose names are in `own`.
+
+    Both are empty, with a warning, if one of the files is damaged.
+    """
+    path = folder / "evaluation" / "evaluation.json"
+    try:
+        results = _eval_results(path, own, public) if path.is_file() else []
+        path = path.with_suffix(".md")
+        text = public.text(path.read_text(encoding="utf-8")) if path.is_file() else ""
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        logger.warning("%s was not written by trl_credit (%r): the card has no evaluation, evaluate again", path, error)
+        return "", []
+    return without_html(text).strip(), results
+
+
+def _eval_results(path: Path, own: set[str], public: Public) -> list[EvalResult]:
+    """The metrics of `evaluation.json` for the models in `own`, which has the last parts of their names.
+
+    Where answers were read permissively and strictly, the metric's name says which reading it is.
+    """
+    results = {}
+    for row in read_json(path)["rows"]:
+        strict = row.get("metrics_strict") or {}
+        values = {name + " (permissive)" * bool(strict): x["value"] for name, x in row["metrics"].items()}
+        values |= {f"{name} (strict)": x["value"] for name, x in strict.items()}
+        dataset, protocol = public.text(row["set"]), public.text(row["protocol"])
+        for name, value in values.items():
+            if PurePath(row["model"]).name in own and value is not None and math.isfinite(value):
+                results[dataset, protocol, name] = EvalResult(
+                    task_type="text-generation",
+                    dataset_type=dataset,
+                    dataset_name=dataset,
+                    dataset_config=protocol,
+                    metric_type=name.partition(" ")[0],
+                    metric_name=name,
+                    metric_value=value,
+                )
+    return list(results.values())

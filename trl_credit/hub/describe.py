@@ -1,4 +1,5 @@
-"""The settings of a run's credit and loss as rows of the card's table, and its custom functions by file and digest."""
+"""What a card says of a run's method: the settings of credit and loss as rows of a table, custom functions by file and
+digest, and the papers."""
 
 import functools
 import inspect
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 from ..config import CreditConfig, active_part, defaults
 from ..config.algorithm import class_of, settings_of
 from ..config.knobs import knobs_of
-from ..presets import PRESETS, Preset
+from ..presets import PRESETS, Preset, paper
 from ..support.digests import function_label
 from ..support.functions import is_object_name, short_name, source_of
 from .recipe import PRIVATE, TRL_FIELDS, build
@@ -25,6 +26,14 @@ PARTS = {
     "loss": "loss_type prompt_average turn_average policy_loss clip_form epsilon epsilon_high beta dull_kl loss_weight "
     "loss_weight_confidence num_iterations tree_rows replay_iterations replay_cap released_code",
 }
+
+
+EIGHTY_TWENTY = paper(
+    title="Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective Reinforcement Learning for LLM "
+    "Reasoning",
+    authors="Shenzhi Wang and Le Yu and Chang Gao and Chujie Zheng and Shixuan Liu and others",
+    arxiv="2506.01939",
+)
 
 
 class Setting(NamedTuple):
@@ -126,3 +135,22 @@ def _first_line(function: Callable) -> str:
         function = function.func
     line = (inspect.getdoc(function) or "").partition("\n")[0]
     return "" if line.startswith(f"{function_label(function)}(") else line  # what @dataclass writes
+
+
+def papers_of(args: CreditConfig) -> list[dict[str, str]]:
+    """Title, arXiv id and BibTeX of every paper that a run uses.
+
+    The order is: the preset's paper if only its own class uses it, methods that assign credit, the 80/20 mask of TRL,
+    losses, and GRPO.
+    """
+    own, credit, losses = {}, [], []
+    for preset in PRESETS.values():
+        if preset.uses is None:
+            own[preset.config] = preset.paper
+        elif preset.uses(args):
+            has_knobs = any(f not in fields(CreditConfig) and f.name not in TRL_FIELDS for f in fields(preset.config))
+            (credit if has_knobs else losses).append(preset.paper)
+    of_class = [own[base] for base in type(args).__mro__ if base in own]
+    of_trl = [EIGHTY_TWENTY] if args.top_entropy_quantile < 1.0 else []
+    cited = [*of_class, *credit, *of_trl, *reversed(losses)]  # GRPO is the first loss of the registry
+    return list({paper["id"]: paper for paper in cited}.values())

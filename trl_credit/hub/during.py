@@ -6,13 +6,14 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, HubStrategy
 
 from ..support.signals import wait
-from .push import PushError, interruptible, open_repo, push, retry_command
+from .push import PushError, Repository, interruptible, push
 
 
 logger = logging.getLogger(__name__)
@@ -25,16 +26,14 @@ class PushCallback(TrainerCallback):
     during a push is left out. Checkpoints themselves, with their optimizer, stay on disk.
 
     Args:
-        repo_id (`str`):
-            `user/name`, or `name` for the token's own user.
+        repo ([`Repository`]):
+            Where to.
         every_save (`bool`, *optional*, defaults to `True`):
             Whether checkpoints are pushed, or only the result.
-        **options:
-            `private`, `revision`, `token` and `endpoint` of [`push`].
     """
 
-    def __init__(self, repo_id: str, *, every_save: bool = True, **options: str | bool | None) -> None:
-        self.repo_id, self.every_save, self._options = repo_id, every_save, options
+    def __init__(self, repo: Repository, *, every_save: bool = True) -> None:
+        self.repo, self.every_save = repo, every_save
         self._ended = threading.Event()  # set while no checkpoint is being pushed
         self._ended.set()
 
@@ -57,12 +56,12 @@ class PushCallback(TrainerCallback):
             what = f"hub_strategy={args.hub_strategy.value!r} would push optimizers"
             raise ValueError(f"{what}: set --hub_strategy every_save for the model of each checkpoint, or end")
         args.push_to_hub = False
-        args.hub_model_id = args.hub_model_id or Path(args.output_dir).absolute().name
-        access = {"private": args.hub_private_repo, "token": args.hub_token}
+        name = args.hub_model_id or Path(args.output_dir).absolute().name
+        repo = Repository(name, private=args.hub_private_repo, revision=args.hub_revision, token=args.hub_token)
         if args.process_index == 0:
-            args.hub_model_id = open_repo(args.hub_model_id, **access)
-        every_save = args.hub_strategy == HubStrategy.EVERY_SAVE
-        return cls(args.hub_model_id, every_save=every_save, revision=args.hub_revision, **access)
+            repo = replace(repo, repo_id=repo.open())
+        args.hub_model_id = repo.repo_id
+        return cls(repo, every_save=args.hub_strategy == HubStrategy.EVERY_SAVE)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: object, **kwargs: object) -> None:
         if not self.every_save or not state.is_world_process_zero or self.is_pushing:
@@ -74,10 +73,9 @@ class PushCallback(TrainerCallback):
 
     def finish(self, folder: str | Path) -> str:
         """Pushes the result after the last push of a checkpoint. On the main process. Raises what [`push`] does."""
-        options = {name: value for name, value in self._options.items() if name != "token"}
-        with interruptible(folder, retry_command(folder, self.repo_id, **options)):
+        with interruptible(folder, self.repo.retry_command(folder)):
             self.wait()
-        return push(folder, self.repo_id, **self._options)
+        return push(folder, self.repo)
 
     @property
     def is_pushing(self) -> bool:
@@ -90,7 +88,7 @@ class PushCallback(TrainerCallback):
 
     def _push_checkpoint(self, folder: Path, step: int) -> None:
         try:
-            push(folder, self.repo_id, commit_message=f"Step {step}", **self._options)
+            push(folder, self.repo, commit_message=f"Step {step}")
         except (PushError, ValueError, OSError) as error:  # save_total_limit may have removed the checkpoint
             logger.warning("training goes on, but step %d is not on the Hub: %s", step, error)
         finally:

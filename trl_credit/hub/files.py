@@ -1,5 +1,6 @@
 """The files of a run's folder that go to the Hub, and the search for tokens in them."""
 
+import json
 import re
 from pathlib import Path
 
@@ -11,19 +12,20 @@ from .public import Public
 
 # exact names: anything else in the folder may be the user's
 WEIGHTS = ("model.safetensors", "adapter_model.safetensors")  # or the shards that an index lists
-VOCABULARIES = (
-    *("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model"),
-    *("sentencepiece.model", "sentencepiece.bpe.model", "tekken.json", "qwen.tiktoken", "tiktoken.model"),
+VOCABULARIES = frozenset(
+    """
+    tokenizer.json vocab.json vocab.txt merges.txt tokenizer.model spiece.model spm.model sentencepiece.model
+    sentencepiece.bpe.model tekken.json qwen.tiktoken tiktoken.model
+    """.split()
 )
-PUBLISHED = (
-    *VOCABULARIES,
-    *("config.json", "generation_config.json", "adapter_config.json"),
-    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("chat_template.json", "chat_template.jinja"),
-    *("additional_chat_templates/tool_use.jinja", "additional_chat_templates/rag.jinja"),
-    *("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json"),
-    *("README.md", "reward_curve.png", "credit_plot.png", "recipe.yaml"),
-    *("evaluation/evaluation.json", "evaluation/evaluation.md", "evaluation/evaluation.png"),
+PUBLISHED = VOCABULARIES.union(
+    """
+    config.json generation_config.json adapter_config.json tokenizer_config.json special_tokens_map.json
+    added_tokens.json chat_template.json chat_template.jinja additional_chat_templates/tool_use.jinja
+    additional_chat_templates/rag.jinja processor_config.json preprocessor_config.json video_preprocessor_config.json
+    README.md reward_curve.png credit_plot.png recipe.yaml evaluation/evaluation.json evaluation/evaluation.md
+    evaluation/evaluation.png
+    """.split()
 )
 OF_CHECKPOINTS = ("trainer_state.json", "credit_state.json")
 
@@ -79,15 +81,14 @@ def _weights(root: Path, file: str) -> set[str]:
 
 def _model_code(root: Path, names: set[str]) -> set[str]:
     """The modules that an `auto_map` names ("modeling.Model", or a pair of these), and the files that they import."""
-    named: set[str] = set()
+    modules: set[Path] = set()
     for file in sorted(names & {"config.json", "tokenizer_config.json", "processor_config.json"}):
-        classes = _read_json(root / file).get("auto_map")
-        for entry in classes.values() if isinstance(classes, dict) else ():
-            listed = [part for part in (entry if isinstance(entry, list) else [entry]) if isinstance(part, str)]
-            named |= {f"{part.partition('.')[0]}.py" for part in listed if "--" not in part}  # of another repository
-    modules = {root / name for name in named if re.fullmatch(r"\w+\.py", name) and (root / name).is_file()}
+        auto_map = json.dumps(_read_json(root / file).get("auto_map"))
+        # without "repository--module.Class"
+        modules |= {root / f"{name}.py" for name in re.findall(r'"(\w+)\.\w+"', auto_map)}
+    modules = {module for module in modules if module.is_file()}
     imported = {Path(path) for module in modules for path in get_relative_import_files(module)}
-    return {path.name for path in modules | {path for path in imported if path.parent == root and path.is_file()}}
+    return {path.name for path in modules | imported if path.parent == root and path.is_file()}
 
 
 def _read_json(path: Path) -> dict:
@@ -102,6 +103,5 @@ def refuse_tokens(root: Path, files: list[str], token: str | None) -> None:
         if name in VOCABULARIES or name.endswith((".safetensors", ".png")):
             continue
         if public.holds_token((root / name).read_text(encoding="utf-8", errors="replace")):
-            raise ValueError(
-                f"{name} holds your access token, or another secret: remove it, and revoke it if it was seen"
-            )
+            fix = "remove it, and revoke it if it was seen"
+            raise ValueError(f"{name} holds your access token, or another secret: {fix}")

@@ -1,5 +1,7 @@
-"""Removes tokens and folders from values that others may see. Of a path only the last part is kept."""
+"""Values and texts that others may see: without tokens and folders, and as plain text in Markdown. Of a path only the
+last part is kept."""
 
+import html
 import os
 import re
 from collections.abc import Mapping
@@ -11,6 +13,8 @@ from huggingface_hub import get_token
 
 from ..demo import task_of_model
 
+
+_MARKDOWN = re.compile(r"([\\`*_\[\]#|~$!])")
 
 REMOVED = "(removed)"
 _SHORTEST = 8  # characters of a token; any text would hold a shorter one
@@ -75,3 +79,26 @@ def _without_folders(text: str) -> str:
 
 def _last_part(path: str) -> str:
     return re.split(r"[/\\]+", path.rstrip("/\\"))[-1]
+
+
+# Markdown
+
+
+def escape(text: str) -> str:
+    """A text on one line in which nothing is HTML or Markdown."""
+    return _MARKDOWN.sub(r"\\\1", html.escape(" ".join(str(text).split()), quote=False))
+
+
+def fenced(text: str, language: str) -> str:
+    """A code block that `text` cannot end."""
+    longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.strip()}\n{fence}"
+
+
+def without_html(text: str) -> str:
+    """Markdown with its headings at the third level, without HTML and pictures."""
+    text = re.sub(r"^#+", "###", text, flags=re.MULTILINE)
+    replaced = {"<": "&lt;", r"\<": "&lt;", "![": r"\!["}
+    # a backslash stays with what it escapes: a second backslash would undo the first
+    return re.sub(r"\\.|<|!\[", lambda match: replaced.get(match[0], match[0]), text)

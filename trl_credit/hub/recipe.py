@@ -55,8 +55,6 @@ PRIVATE = frozenset(
 # building a configuration with these changes the process, or turns them into other types
 _NOT_TWICE = ("deepspeed", "fsdp", "fsdp_config", "accelerator_config", "parallelism_config")
 COMMAND_LINE = {"logging_steps": 1}  # the command line's defaults that are not those of the configuration
-# flags of the launcher that a card shows; the others may name machines, folders and accounts
-LAUNCHER_FLAGS = ("m", "module", "accelerate_config", "config_file", "num_processes", "nproc_per_node")
 
 
 def recipe_of(
@@ -66,14 +64,12 @@ def recipe_of(
 
     `choices` are the dataclasses beside the configuration; `more` comes first.
     """
-    recipe = dict(more or {})
+    recipe, defaults = dict(more or {}), dict(COMMAND_LINE)
     for part in choices:
         recipe |= changed(part)
-    models = [getattr(part, "model_name_or_path", None) for part in choices]
-    task = next(filter(None, map(task_of_model, models)), None)
-    of_demo = {} if task is None else task.settings | active_part(DEMO_SEGMENTS, vars(args))
-    recipe |= changed(args, defaults=COMMAND_LINE | of_demo)
-    return public.value(recipe)
+        if task := task_of_model(getattr(part, "model_name_or_path", None)):
+            defaults |= task.settings | active_part(DEMO_SEGMENTS, vars(args))
+    return public.value(recipe | changed(args, defaults=defaults))
 
 
 def to_yaml(recipe: dict[str, Any]) -> str:
@@ -81,31 +77,15 @@ def to_yaml(recipe: dict[str, Any]) -> str:
     return yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, width=100)
 
 
-def launcher_words(words: list[str], public: Public) -> list[str]:
-    """The words of a command line up to its script, a .py file (all words if there is none): without folders, secrets,
-    and flags that are not in `LAUNCHER_FLAGS`."""
-    kept, is_public = [], True
-    for word in words:
-        if word.startswith("-"):
-            is_public = word.partition("=")[0].replace("-", "_").lstrip("_") in LAUNCHER_FLAGS
-        elif word.endswith(".py"):
-            return [*kept, public.text(word)]
-        if is_public:
-            kept.append(public.text(word))
-    return kept
-
-
 def public_fields(settings: Any) -> list[str]:
     """Names of a dataclass's fields that a recipe may show: without those in `PRIVATE`, all knobs of a
     [`CreditConfig`], fields without text, fields in `PUBLIC_TEXT`, and fields that declare `metadata={"public": True}`.
     """
-    names = []
-    for f in fields(settings):
-        is_knob = isinstance(settings, CreditConfig) and f.name not in TRL_FIELDS
-        is_public = is_knob or f.name in PUBLIC_TEXT or f.metadata.get("public")
-        if f.init and f.name not in PRIVATE and (is_public or not _holds_text(getattr(settings, f.name))):
-            names.append(f.name)
-    return names
+    public = {f.name for f in fields(settings) if f.name in PUBLIC_TEXT or f.metadata.get("public")}
+    if isinstance(settings, CreditConfig):
+        public |= {f.name for f in fields(settings)} - TRL_FIELDS
+    names = [f.name for f in fields(settings) if f.init and f.name not in PRIVATE]
+    return [name for name in names if name in public or not _holds_text(getattr(settings, name))]
 
 
 def _holds_text(value: Any) -> bool:

@@ -7,12 +7,11 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerState, TrainingArguments
 
-from ..observe.reward_curve import plot_rewards
+from ..observe.plots import plot_rewards
 from ..observe.schema import steps
 from ..support.files import short_path
 from ..support.shown import shown
-from .card import write_model_card
-from .trainer import CardTrainer
+from .card import CardTrainer, write_model_card
 
 
 RESULTS = ("reward_curve.png", "credit_plot.png", "README.md", "recipe.yaml")

@@ -18,12 +18,11 @@ from ..runs.identity import IdentifiedTrainer
 from ..support.processes import Processes
 
 
-_TOKENS = (keys.LOG_ROW, keys.PROMPT_IDS, keys.PROMPT_MASK, keys.COMPLETION_IDS)
+_TOKENS = (keys.LOG_ROW, keys.LOG_LENGTH, keys.PROMPT_IDS, keys.PROMPT_MASK, keys.COMPLETION_IDS)
 
 
 class Row(NamedTuple):
-    """A row as it was trained on, on the CPU. T is the number of its completion tokens: 0 for a truncated response that
-    TRL masks.
+    """A row as it was trained on, on the CPU. T is the number of its completion tokens.
 
     Attributes:
         tag: Number of the row in the generation batch.
@@ -99,9 +98,9 @@ def captured(config: CreditConfig, loss_pass: LossPass, loss: torch.Tensor, plac
     }
     index = torch.tensor(places, device=inside_t.device)
     arrays = {name: None if x is None else _compact(x.detach()[index]) for name, x in lists.items()}
-    ids = {name: inputs[name][index].tolist() for name in (*_TOKENS, keys.COMPLETION_MASK)}
+    ids = {name: inputs[name][index].tolist() for name in _TOKENS}
     rows = []
-    for i, length in enumerate(map(sum, ids[keys.COMPLETION_MASK])):
+    for i, length in enumerate(ids[keys.LOG_LENGTH]):
         own = {name: None if x is None else x[i, :length] for name, x in arrays.items()}
         prompt_ids = list(compress(ids[keys.PROMPT_IDS][i], ids[keys.PROMPT_MASK][i]))
         rows.append(Row(ids[keys.LOG_ROW][i], prompt_ids, ids[keys.COMPLETION_IDS][i][:length], own))

@@ -1,17 +1,20 @@
-"""One readable line per logging step, above the progress bar."""
+"""One readable line per logging step, above the progress bar, and a prompt with its response."""
 
 import logging
+import math
 import re
+import shutil
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, SupportsFloat
 
+from rich.text import Text
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
 from ..runs.identity import IdentifiedTrainer
+from ..support.conversation import asked_in, response_text
 from ..support.texts import plain
 from .banner import banner
-from .samples import Sample, sample_lines
 
 
 _LOGGER = logging.getLogger(__name__.partition(".")[0])
@@ -28,7 +31,23 @@ _SHOWN = (
     ("entropy", "entropy {:.2f}", 1),
     ("step_time", "{:.2f} s/step", 1),
 )
+_LABEL = 14  # columns, as before the paths that a run prints at its end
+_LOG_WIDTH = 120  # columns where the output is no terminal
 _LEAST_LOSS = 1e-3  # below, it is the rounding error of advantages whose mean is 0
+
+
+class Sample(NamedTuple):
+    """A response that was sampled for training.
+
+    Attributes:
+        prompt, completion: As TRL logs them: text, or the messages of a conversation.
+        reward: Total reward, NaN if no function scored it. May be a tensor of one element, which is read from its
+            device only where it is shown.
+    """
+
+    prompt: Any
+    completion: Any
+    reward: SupportsFloat
 
 
 class ConsoleCallback(ProgressCallback):
@@ -49,7 +68,7 @@ class ConsoleCallback(ProgressCallback):
             The trainer that the first lines describe.
 
     Attributes:
-        sample ([`~trl_credit.observe.samples.Sample`] or `None`):
+        sample ([`Sample`] or `None`):
             A response of the last generation batch, on the main process. The trainer sets it.
     """
 
@@ -138,3 +157,22 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._line(f"{record.levelname.lower()}: {record.getMessage().removeprefix('[RANK 0] ')}")
+
+
+def sample_lines(sample: Sample, *, step: int) -> list[str]:
+    """Prompt and response, each cut to the width of the terminal, without line breaks and control characters; `step`
+    is the optimizer step that ended last."""
+    width = shutil.get_terminal_size((_LOG_WIDTH, 24)).columns
+    value = float(sample.reward)
+    facts = f"  (step {step}, {'no reward' if math.isnan(value) else f'reward {value:.3g}'})"
+    return [
+        f"{'prompt':<{_LABEL}}{_cut(asked_in(sample.prompt), width - _LABEL)}",
+        f"{'response':<{_LABEL}}{_cut(response_text(sample.completion), width - _LABEL - len(facts))}{facts}",
+    ]
+
+
+def _cut(text: str, width: int) -> str:
+    # long texts are cut first: the width of every character is looked up
+    line = Text(plain(" ".join(text[: 8 * max(width, 1)].split())))
+    line.truncate(max(width, 1), overflow="ellipsis")
+    return line.plain

@@ -36,78 +36,61 @@ class Origin:
     """Where the rows of a generation batch come from.
 
     Attributes:
-        made: The generation batch.
+        batch: The generation batch.
         tags: Numbers (B,) of this process's rows among those of all processes; −1 for fillers.
         places: Group of each row, and its number in the group, by tag.
         sizes: Number of rows of each group.
-        hidden: Token ids of truncated responses that the loss does not see, by tag.
         answers: Gold answers of this process's rows that are not of trees, by tag.
     """
 
-    made: GenerationBatch
+    batch: GenerationBatch
     tags: torch.Tensor
     places: dict[int, tuple[int, int]]
     sizes: list[int]
-    hidden: dict[int, list[int]] = field(default_factory=dict)
     answers: dict[int, str | None] = field(default_factory=dict)
 
 
-def origin_of(trainer: LoggedTrainer, made: GenerationBatch, examples: Sequence[dict[str, Any]] = ()) -> Origin:
+def origin_of(trainer: LoggedTrainer, batch: GenerationBatch, examples: Sequence[dict[str, Any]] = ()) -> Origin:
     """Numbers the groups of a generation batch in its order, the same on all processes.
 
     `examples` are the rows of the data set that this process sampled the batch from.
 
     Trees that were grown in this batch come before replayed ones, since `log_credit_groups` takes the first groups.
     """
-    rows, rank, processes = made.batch.written_t.size(0), trainer.processes.rank, trainer.processes.count
-    if made.plan is None:
+    rows, rank, processes = batch.batch.written_t.size(0), trainer.processes.rank, trainer.processes.count
+    if batch.plan is None:
         size = trainer.engine.group_size
         places = {tag: divmod(tag, size) for tag in range(rows * processes)}
         tags, sizes = torch.arange(rank * rows, (rank + 1) * rows), [size] * (rows * processes // size)
-        hidden = _hidden_responses(made.batch.data, tags.tolist(), pad_token_id=trainer.tokenizer.pad_token_id)
         answers = {rank * rows + i: gold_answer(example) for i, example in enumerate(examples)}
-        return Origin(made, tags, places, sizes, hidden, answers)
-    drawn, born = made.plan.drawn, made.plan.iteration
+        return Origin(batch, tags, places, sizes, answers)
+    drawn, born = batch.plan.drawn, batch.plan.iteration
     fresh = {row.question for row in drawn if row.birth == born}
     questions = sorted(dict.fromkeys(row.question for row in drawn), key=lambda question: question not in fresh)
     number = {question: i for i, question in enumerate(questions)}
     sizes, places = [0] * len(number), {}
-    for tag, row in enumerate(made.plan.drawn):
+    for tag, row in enumerate(batch.plan.drawn):
         group = number[row.question]
         places[tag] = group, sizes[group]
         sizes[group] += 1
     tags = torch.arange(rows) * processes + rank
-    tags[made.plan.n_real :] = -1
-    return Origin(made, tags, places, sizes)
+    tags[batch.plan.n_real :] = -1
+    return Origin(batch, tags, places, sizes)
 
 
-def _hidden_responses(batch: dict[str, Any], tags: list[int], *, pad_token_id: int) -> dict[int, list[int]]:
-    hidden = {}
-    for i in (batch[keys.COMPLETION_MASK].sum(1) == 0).nonzero().flatten().tolist():
-        ids = batch[keys.COMPLETION_IDS][i].tolist()
-        while ids and ids[-1] == pad_token_id:
-            ids.pop()
-        hidden[tags[i]] = ids
-    return hidden
-
-
-def _with_tokens(row: Row, ids: list[int]) -> Row:
-    """Fills an empty row with the tokens that the loss did not see: without credit, segment or turn."""
-    outside = {"segment_ids": -1, "turn_ids": -1, "step_rewards": np.nan}
-    lists = {
-        name: None if x is None else np.full(len(ids), outside.get(name, 0), dtype=x.dtype)
-        for name, x in row.lists.items()
-    }
-    return row._replace(token_ids=ids, lists=lists)
+def lengths_of(data: dict[str, torch.Tensor], *, pad_token_id: int) -> torch.Tensor:
+    """Number of tokens of each response, (B,), also of truncated ones whose mask is 0."""
+    ids = data[keys.COMPLETION_IDS]
+    until_padding = ((ids != pad_token_id) * torch.arange(1, ids.size(1) + 1, device=ids.device)).amax(1)
+    length = data[keys.COMPLETION_MASK].sum(1)
+    return torch.where(length > 0, length, until_padding)
 
 
 def response_of(
     trainer: LoggedTrainer, origin: Origin, row: Row, texts: TokenTexts, prompts: Mapping[tuple[int, ...], str]
 ) -> dict[str, Any]:
     """The entry of a row, with arrays where the log has lists. `prompts`: texts by token ids."""
-    if (hidden := origin.hidden.get(row.tag)) is not None:
-        row = _with_tokens(row, hidden)
-    made, engine = origin.made, trainer.engine
+    batch, engine = origin.batch, trainer.engine
     group, index = origin.places[row.tag]
     entry: dict[str, Any] = {
         "group": group,
@@ -121,17 +104,17 @@ def response_of(
         **row.lists,
         **{"segment_values": None, "nodes": None, "segment_nodes": None},
     }
-    if made.plan is not None:
-        drawn = made.plan.drawn[row.tag]
-        if drawn.birth == made.plan.iteration:  # not replayed from an earlier batch
+    if batch.plan is not None:
+        drawn = batch.plan.drawn[row.tag]
+        if drawn.birth == batch.plan.iteration:  # not replayed from an earlier batch
             entry |= {"nodes": drawn.nodes, "segment_nodes": drawn.segment_nodes}
         return entry
-    entry["reward"] = made.batch.rewards[row.tag].item()
-    entry["rewards"] = dict(zip(trainer.reward_func_names, made.batch.rewards_per_func[row.tag].tolist(), strict=True))
+    entry["reward"] = batch.batch.rewards[row.tag].item()
+    entry["rewards"] = dict(zip(trainer.reward_func_names, batch.batch.rewards_per_func[row.tag].tolist(), strict=True))
     budget = engine.remaining_budget(len(row.prompt_ids), 0)
     entry["truncated"] = not row.token_ids or not engine.is_finished(row.token_ids, budget)
-    if made.values is not None:
-        value_t, final_value = (x[row.tag - int(origin.tags[0])] for x in made.values)
+    if batch.values is not None:
+        value_t, final_value = (x[row.tag - int(origin.tags[0])] for x in batch.values)
         ids = row.lists["segment_ids"].tolist()
         starts = [ids.index(k) for k in range(max(ids, default=-1) + 1)]
         entry["segment_values"] = [*value_t[starts].tolist(), final_value.item()]
@@ -140,7 +123,7 @@ def response_of(
 
 def trees_of(trainer: LoggedTrainer, origin: Origin) -> list[tuple[int, list[dict[str, Any]], str | None]]:
     """Group, nodes and gold answer of each logged tree that this process grew."""
-    if (plan := origin.made.plan) is None:
+    if (plan := origin.batch.plan) is None:
         return []
     trained: dict[str, set[int]] = defaultdict(set)
     for row in plan.drawn:
@@ -222,8 +205,8 @@ def _header(trainer: LoggedTrainer, origin: Origin) -> dict[str, Any]:
         "eos_token": trainer.tokenizer.eos_token,
         "has_answer_column": features.get("answer") == Value("string"),  # reward functions get the text as it is logged
         "groups_total": len(origin.sizes),
-        "difficulty_belief": origin.made.prior,
-        "batch_seed": seed_from(args.seed, *origin.made.place),
+        "difficulty_belief": origin.batch.prior,
+        "batch_seed": seed_from(args.seed, *origin.batch.place),
     }
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ class Meter:
     def __init__(self, metrics: Metrics, processes: Processes, is_training: Callable[[], bool]) -> None:
         self._metrics, self._processes, self._is_training = metrics, processes, is_training
         self.in_step = False
-        self.timer = PhaseTimer()
+        self._seconds: dict[str, float] = defaultdict(float)  # by phase
         self.clear()
 
     def clear(self) -> None:
@@ -96,9 +97,9 @@ class Meter:
         device, split = self._processes.device, 2 * len(names)
         sent = [*sums, *(flag.to(device, torch.float32).view(1) for flag in flags)]
         total = self._processes.sum(torch.cat(sent))
-        found = torch.cat([total[:split:2] / total[1:split:2], total[split:]]).tolist()
-        self.append(zip(names, found, strict=False))
-        bad = [x > 0 for x in found[len(names) :]]
+        values = torch.cat([total[:split:2] / total[1:split:2], total[split:]]).tolist()
+        self.append(zip(names, values, strict=False))
+        bad = [x > 0 for x in values[len(names) :]]
         return (False, bad) if flag is None else (bad[0], bad[1:])
 
     @contextlib.contextmanager
@@ -110,13 +111,23 @@ class Meter:
         finally:
             self.in_step = False
 
+    @contextlib.contextmanager
+    def timed(self, phase: str, *, always: bool = False) -> Iterator[None]:
+        """Adds the seconds inside to a phase, less those of phases inside it. Without `always`, evaluations
+        are not timed."""
+        start, before = time.perf_counter(), sum(self._seconds.values())
+        is_timed = always or self._is_training()
+        try:
+            yield
+        finally:
+            if is_timed:
+                inner = sum(self._seconds.values()) - before
+                self._seconds[phase] += time.perf_counter() - start - inner
+
     def log_seconds(self) -> None:
         """Logs the seconds of each phase since the last call."""
-        self.append((f"seconds/{name}", seconds) for name, seconds in self.timer.take().items())
-
-    def timed(self, phase: str) -> contextlib.AbstractContextManager[None]:
-        """Adds the seconds inside to a training phase, less those of phases inside it. Evaluations are not timed."""
-        return self.timer.timed(phase) if self._is_training() else contextlib.nullcontext()
+        self.append((f"seconds/{phase}", seconds) for phase, seconds in self._seconds.items())
+        self._seconds.clear()
 
 
 def is_logged_step(args: TrainingArguments, state: TrainerState) -> bool:
@@ -128,28 +139,6 @@ def is_logged_step(args: TrainingArguments, state: TrainerState) -> bool:
     is_first = args.logging_first_step and step == 1
     # at the end of a run transformers logs what is left
     return is_first or step >= state.max_steps or args.logging_strategy == "epoch"
-
-
-class PhaseTimer:
-    """Seconds by phase, each without those of the phases inside it."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextlib.contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Adds the seconds inside to a phase."""
-        start, before = time.perf_counter(), sum(self.seconds.values())
-        try:
-            yield
-        finally:
-            inner = sum(self.seconds.values()) - before
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - start - inner
-
-    def take(self) -> dict[str, float]:
-        """All seconds since the last call."""
-        taken, self.seconds = self.seconds, {}
-        return taken
 
 
 def _as_float(part: Any, device: torch.device) -> torch.Tensor:

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from accelerate.logging import get_logger
 from accelerate.utils import gather_object
 from transformers import TrainerCallback
 
@@ -22,12 +21,9 @@ from ..loss.loss_pass import LossPass
 from ..rollouts.sources import GenerationBatch
 from ..support.shown import described, report
 from .captured import LoggedTrainer, Row, captured
-from .log_entries import Origin, origin_of, response_of, shard_of, trees_of
-from .schema import remove_after, shard_path, steps, write_shard
+from .log_entries import Origin, lengths_of, origin_of, response_of, shard_of, trees_of
+from .schema import remove_after, shard_path, write_shard
 from .token_texts import TokenTexts
-
-
-logger = get_logger(__name__)  # logs on the main process alone
 
 
 @dataclass
@@ -81,11 +77,6 @@ class RolloutLog(TrainerCallback):
     def on_train_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         if self._pass is not None:
             self._close(state.global_step)
-        if state.is_world_process_zero and not (self.is_off or self._problem or steps(args.output_dir)):
-            logger.warning(
-                f"log_credit={args.log_credit}: no step was logged. No multiple of {self._every} up to step "
-                f"{state.global_step} lies in a completed pass over a batch: lower log_credit, or train longer"
-            )
 
     # A micro-batch
 
@@ -109,13 +100,14 @@ class RolloutLog(TrainerCallback):
         due = -(-max(step, self._logged + 1) // self._every) * self._every
         return _Pass(step, due if due <= last else None)
 
-    def sampled(self, made: GenerationBatch, examples: Sequence[dict[str, Any]]) -> None:
+    def sampled(self, batch: GenerationBatch, examples: Sequence[dict[str, Any]]) -> None:
         """Notes where the rows of a generation batch, sampled from `examples` of the data set, come from."""
         if self.is_off:
             return
         with self._harmless():
-            self._origin = origin_of(self._trainer, made, examples)
-            made.batch.data[keys.LOG_ROW] = self._origin.tags
+            self._origin, data = origin_of(self._trainer, batch, examples), batch.batch.data
+            lengths = lengths_of(data, pad_token_id=self._trainer.tokenizer.pad_token_id)
+            data |= {keys.LOG_ROW: self._origin.tags, keys.LOG_LENGTH: lengths}
 
     def lost(self, loss_pass: LossPass, loss: torch.Tensor) -> None:
         """Captures a micro-batch whose loss was computed. Not collective."""
@@ -152,13 +144,13 @@ class RolloutLog(TrainerCallback):
                 prompts = {ids: decode([*ids]) for ids in {tuple(row.prompt_ids) for row in done.rows}}
                 responses = [response_of(self._trainer, self._origin, row, self._texts, prompts) for row in done.rows]
                 mine = responses, trees_of(self._trainer, self._origin)
-        found = gather_object([(self._problem, mine)])
-        problems = [problem for problem, _ in found if problem is not None]
+        gathered = gather_object([(self._problem, mine)])
+        problems = [problem for problem, _ in gathered if problem is not None]
         if problems:
             self._problem = problems[0]
         elif self._trainer.processes.is_main:
             with self._harmless():
-                self._write(done, last, [part for _, part in found])
+                self._write(done, last, [part for _, part in gathered])
         self._warn()
         self.is_off = bool(problems)  # other processes learn of a write error at the next gather
 

@@ -80,12 +80,12 @@ def accuracy_reward(
         `list[float | None]`: one per response; `None` if there is no gold.
     """
     golds = ["" if gold is None else read_gold(gold) for gold in answer]
-    problems = ["" if prompts is None else asked_in(prompts[i]) for i in range(len(golds))]
+    problems = list(map(asked_in, prompts)) if prompts is not None else [""] * len(golds)
     if problem is not None:
         problems = [asked if own is None else str(own) for own, asked in zip(problem, problems, strict=True)]
     answers = [extract_answer(response_text(completion)) for completion in completions]
     rows = list(zip(answers, golds, problems, strict=True))
-    asked = [i for i, (found, gold, _) in enumerate(rows) if found and gold and len(found) <= LONGEST_ANSWER]
+    asked = [i for i, (text, gold, _) in enumerate(rows) if text and gold and len(text) <= LONGEST_ANSWER]
     verdicts, counts = default_pool().equal(
         [rows[i][:2] for i in asked],
         rules=[rules_for(*rows[i], strict=strict) for i in asked],

@@ -1,23 +1,26 @@
-"""Checks that custom functions return rewards that are numbers, and completions that have tokens."""
+"""Checks that custom functions return rewards that are numbers and completions that have tokens. Reward functions leave
+the run as it was: random numbers, default dtype, working folder, arguments."""
 
+import contextlib
 import functools
 import inspect
 import itertools
+import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 
 from ..support.digests import function_label
 from ..support.errors import one_line
 from ..support.functions import errors_named, unique_names
 from ..support.shown import shown
-from .isolation import copied, isolated
 from .limits import await_within, call_within
 from .signature import Rows, check_signature
-from .steps import Given, StepLedger, read_given
+from .steps import ResponseReward, StepLedger, read_reward
 
 
 _LONGEST = 200  # characters of a prompt in a message
@@ -127,24 +130,22 @@ class _Call:
     """One call of a reward function, with messages that name the function and a prompt."""
 
     def __init__(self, func: Callable, name: str, timeout: float | None, kwargs: dict[str, Any]) -> None:
-        self.func, self.name, self.kwargs = func, name, kwargs
-        self.responses = len(kwargs["completions"])
-        self._batch = f"{self.responses} responses, the first to prompt {self._prompt(0)}"
+        self.name, self.kwargs, self.responses = name, kwargs, len(kwargs["completions"])
+        self._batch = f"{self.responses} responses, the first to prompt {shown_prompt(kwargs.get('prompts', ()), 0)}"
+        label = f"reward function {name!r} (on {self._batch})"
+        self.errors_named = functools.partial(errors_named, func, label, kept=(RewardError,))
         self.late = (
             f"reward function {name!r} took longer than reward_timeout={timeout} seconds for {self._batch}: it hangs, "
             "or the limit is too low. Bound what it does for one response, or raise reward_timeout."
         )
 
-    def errors_named(self) -> AbstractContextManager[None]:
-        """Context manager in which the function's exceptions turn into errors that name it."""
-        label = f"reward function {self.name!r} (on {self._batch})"
-        return errors_named(self.func, label, kept=(RewardError,))
-
     def own_arguments(self) -> dict[str, Any]:
         """The arguments, with copies of the lists: what one function writes into them is not seen by others."""
+        arguments = {name: copied(value) for name, value in self.kwargs.items()}
         logs = {"log_extra": self.kwargs.get("log_extra"), "log_metric": self._log_metric}
-        safe = {name: shown(f"{name} of reward function {self.name!r}")(log) for name, log in logs.items()}
-        return {name: safe.get(name) or copied(value) for name, value in self.kwargs.items()}
+        for name in logs.keys() & arguments.keys():
+            arguments[name] = shown(f"{name} of reward function {self.name!r}")(logs[name])
+        return arguments
 
     def _log_metric(self, name: str, value: Any) -> None:
         self.kwargs["log_metric"](str(name), float(value))
@@ -159,26 +160,52 @@ class _Call:
             raise self._refused(f"{count} rewards for {self._batch}: return one per response")
         return listed
 
-    def checked(self, rewards: list) -> list[Given]:
+    def checked(self, rewards: list) -> list[ResponseReward]:
         """The rewards, each a number, `None`, or rewards along the response."""
-        return [self._given(reward, i) for i, reward in enumerate(rewards)]
-
-    def _given(self, reward: Any, i: int) -> Given:
-        ids = self.kwargs.get("completion_ids")
-        try:
-            return read_given(reward, tokens=None if ids is None else len(ids[i]))
-        except (TypeError, ValueError) as error:
-            where = f"{_brief(reward)} for response {i} of the batch, to prompt {self._prompt(i)} ({error})"
-            fix = "return a finite number, StepRewards, or None where the function does not apply"
-            raise self._refused(f"{where}: {fix}") from error
+        ids, checked = self.kwargs.get("completion_ids"), []
+        for i, reward in enumerate(rewards):
+            try:
+                checked.append(read_reward(reward, tokens=None if ids is None else len(ids[i])))
+            except (TypeError, ValueError) as error:
+                prompt = shown_prompt(self.kwargs.get("prompts", ()), i)
+                where = f"{_brief(reward)} for response {i} of the batch, to prompt {prompt} ({error})"
+                fix = "return a finite number, StepRewards, or None where the function does not apply"
+                raise self._refused(f"{where}: {fix}") from error
+        return checked
 
     def _refused(self, what: str) -> RewardError:
         return RewardError(f"reward function {self.name!r} returned {what}.")
-
-    def _prompt(self, i: int) -> str:
-        return shown_prompt(self.kwargs.get("prompts", ()), i)
 
 
 def _brief(value: Any) -> str:
     """The value and its type, on one line."""
     return f"{one_line(repr(value))[:80]} (a {type(value).__name__})"
+
+
+@contextlib.contextmanager
+def isolated() -> Iterator[None]:
+    """Restores torch's generators, its default dtype, its gradient mode and the working folder at the end.
+
+    The generators are those of the CPU and of the current CUDA device. A function that draws from them sees the run's
+    random state, which moves on with the run's own draws only.
+    """
+    dtype, folder = torch.get_default_dtype(), os.getcwd()
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    try:
+        with torch.random.fork_rng(devices), torch.set_grad_enabled(torch.is_grad_enabled()):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
+        os.chdir(folder)
+
+
+def copied(value: Any) -> Any:
+    """A copy of the lists, dicts, arrays and tensors in a value. Other objects, such as images, are shared."""
+    if isinstance(value, list):
+        # token ids: a loop over them would be slow
+        return value.copy() if value and isinstance(value[0], (int, float)) else [copied(x) for x in value]
+    if isinstance(value, dict):
+        return {key: copied(x) for key, x in value.items()}
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    return value.copy() if isinstance(value, np.ndarray) else value

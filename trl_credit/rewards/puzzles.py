@@ -46,24 +46,23 @@ def _roles(text: str, names: list[str]) -> dict[str, bool] | None:
     marked = answer_tag(after)
     if marked is None and ("\\boxed" in after or "\\fbox" in after):
         marked = extract_answer(after) or ""
-    said = IN_TEXT.sub(r"\1", (after if marked is None else marked)[-_LONGEST_STATEMENT:]).replace("\\ ", " ")
+    statements = IN_TEXT.sub(r"\1", (after if marked is None else marked)[-_LONGEST_STATEMENT:]).replace("\\ ", " ")
     name, is_a = f"({'|'.join(map(re.escape, names))})", r"(?:is|are|:|=|-)[*_]{0,3}\s{0,3}(?:an?\s)?[*_]{0,3}"
     claim = rf"(?i)\b{name}\b[*_]{{0,3}}\s{{0,3}}{is_a}(knight|knave)\b"
     # text, name, role, text, name, role, …, text
-    parts = re.split(claim, said)
+    parts = re.split(claim, statements)
     claims = list(zip(parts[::3], parts[1::3], parts[2::3], parts[3::3], strict=False))
     claims = claims if marked is not None else claims[max(0, len(claims) - len(names)) :]
     if any(_is_unsure(before, after) for before, _, _, after in claims):
         return None
     by_name = {name.lower(): name for name in names}
     roles = [(by_name[name.lower()], role.lower() == "knight") for _, name, role, _ in claims]
-    if marked is None and len({name for name, _ in roles}) < len(roles):
-        return None
-    found = dict(roles)
-    return found if len(set(roles)) == len(found) == len(names) else None
+    is_knight = dict(roles)
+    is_repeated = marked is None and len(is_knight) < len(roles)
+    return is_knight if len(set(roles)) == len(is_knight) == len(names) and not is_repeated else None
 
 
 def _is_unsure(before: str, after: str) -> bool:
     """Whether the sentence around a role does not claim it."""
-    sentence = _SENTENCE_END.split(before)[-1], _SENTENCE_END.split(after)[0]
-    return bool(_UNSURE.search(sentence[0]) or _UNSURE_AFTER.search(sentence[1]))
+    before, after = _SENTENCE_END.split(before)[-1], _SENTENCE_END.split(after)[0]
+    return bool(_UNSURE.search(before) or _UNSURE_AFTER.search(after))

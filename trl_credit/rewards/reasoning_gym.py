@@ -29,16 +29,15 @@ def reasoning_gym_rows(task: str, *, settings: dict[str, Any], seed: int) -> lis
         ValueError: there is no such task, or it does not take the settings.
     """
     settings = {"size": _ROWS, "seed": seed, **settings}
-    data = _task(task, json.dumps(settings, sort_keys=True))
-    return [
-        {
-            "problem": data[i]["question"],
-            "answer": None if data[i]["answer"] is None else str(data[i]["answer"]),
-            "id": f"{task}-{settings['seed']}-{i}",
-            "entry": json.dumps({"task": task, "settings": settings, "row": i}, sort_keys=True),
-        }
-        for i in range(len(data))
-    ]
+    data, rows = _task(task, json.dumps(settings, sort_keys=True)), []
+    for i in range(len(data)):
+        problem, answer = data[i]["question"], data[i]["answer"]
+        entry = json.dumps({"task": task, "settings": settings, "row": i}, sort_keys=True)
+        row_id = f"{task}-{settings['seed']}-{i}"
+        rows.append(
+            {"problem": problem, "answer": None if answer is None else str(answer), "id": row_id, "entry": entry}
+        )
+    return rows
 
 
 def reasoning_gym_reward(completions: list, entry: list[str], **kwargs) -> list[float]:

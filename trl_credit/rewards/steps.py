@@ -64,8 +64,8 @@ class StepRewards:
         return known[-1] if of_states else math.fsum(known)
 
 
-# what a function gave a response: nothing, a number, steps, or a value per token (NaN: not scored)
-Given = float | StepRewards | torch.Tensor | None
+# what a function returned for a response: nothing, a number, steps, or a value per token (NaN: not scored)
+ResponseReward = float | StepRewards | torch.Tensor | None
 
 
 class StepLedger:
@@ -82,9 +82,9 @@ class StepLedger:
     def __init__(self, *, of_states: bool = False) -> None:
         self.of_states = of_states
         self.written: Sequence[Sequence[int]] | None = None
-        self._kept: dict[int, list[Given]] = {}
+        self._kept: dict[int, list[ResponseReward]] = {}
 
-    def note(self, column: int, rewards: list[Given]) -> list[float | None]:
+    def note(self, column: int, rewards: list[ResponseReward]) -> list[float | None]:
         """Keeps what function number `column` returned, if it is more than numbers, and returns what TRL gets of it."""
         self._kept.pop(column, None)
         if any(isinstance(x, (StepRewards, torch.Tensor)) for x in rewards):
@@ -101,21 +101,21 @@ class StepLedger:
             for i in (~torch.isclose(reward, total, rtol=1e-6, atol=0.0, equal_nan=True)).nonzero().flatten().tolist():
                 kept[i] = None if reward[i].isnan() else reward[i].item()
 
-    def take(self) -> dict[int, list[Given]]:
+    def take(self) -> dict[int, list[ResponseReward]]:
         """What was kept, by the number of the function. Forgets it."""
         kept, self._kept = self._kept, {}
         return kept
 
-    def total(self, given: Given, i: int) -> float | None:
+    def total(self, reward: ResponseReward, i: int) -> float | None:
         """The reward of response `i`, which TRL logs and sums."""
-        if isinstance(given, StepRewards):
-            return given.total(of_states=self.of_states)
-        if isinstance(given, torch.Tensor):
-            known = given[self.scored(given, i)]
+        if isinstance(reward, StepRewards):
+            return reward.total(of_states=self.of_states)
+        if isinstance(reward, torch.Tensor):
+            known = reward[self.scored(reward, i)]
             if not len(known):
                 return None
             return known[-1].item() if self.of_states else known.sum().item()
-        return given
+        return reward
 
     def scored(self, value_t: torch.Tensor, i: int) -> torch.Tensor:
         """Which tokens of response `i` have a value and were written by the policy: bool, shape (T,)."""
@@ -123,7 +123,7 @@ class StepLedger:
         return known if self.written is None else known & torch.tensor(self.written[i], dtype=torch.bool)
 
 
-def read_given(reward: Any, *, tokens: int | None) -> Given:
+def read_reward(reward: Any, *, tokens: int | None) -> ResponseReward:
     """What a function returned for one response of `tokens` tokens (`None`: unknown).
 
     Raises:

@@ -209,7 +209,7 @@ class CreditTrainer(ResumableTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         meter, start = self._meter, time.perf_counter()
         self.overrides.ran.add("training_step")
-        with meter.timer.timed("train"):
+        with meter.timed("train", always=True):
             self._rollout_log.before()
             try:
                 with meter.step():

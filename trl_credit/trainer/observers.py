@@ -8,12 +8,10 @@ from transformers import PrinterCallback
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 
 from ..hub.results import ResultsCallback
-from ..observe.console import ConsoleCallback
+from ..observe.console import ConsoleCallback, Sample
 from ..observe.no_signal import NoSignalWarning
 from ..observe.prompt_rates_file import PromptRatesFile
 from ..observe.rollout_log import RolloutLog
-from ..observe.samples import Sample
-from ..observe.selector_warning import SelectorWarning, has_selector
 from ..rollouts.prompt_order import PromptOrder
 from ..runs.resumable import ResumableTrainer
 from ..support.shown import reported
@@ -27,8 +25,6 @@ def add_observers(trainer: ResumableTrainer) -> tuple[RolloutLog, ResultsCallbac
     if not _consoles(trainer):
         trainer.add_callback(ConsoleCallback(trainer))
     trainer.add_callback(NoSignalWarning(trainer._metrics["train"]))
-    if has_selector(trainer.args):
-        trainer.add_callback(SelectorWarning(trainer._metrics["train"]))
     for order in [part for part in trainer.stateful if isinstance(part, PromptOrder)]:
         trainer.add_callback(PromptRatesFile(order))
     rollout_log, results = RolloutLog(trainer), ResultsCallback(trainer)

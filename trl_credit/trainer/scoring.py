@@ -10,8 +10,7 @@ from trl.data_utils import is_conversational
 
 from ..loss.belief import correct_columns
 from ..observe.meter import Meter
-from ..rewards.guard import RewardError
-from ..rewards.isolation import isolated
+from ..rewards.guard import RewardError, isolated
 from ..rewards.limits import forget_calls
 from ..rollouts.returns import StepScores
 from ..runs.resumable import ResumableTrainer

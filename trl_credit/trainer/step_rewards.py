@@ -10,7 +10,7 @@ from tokenizers.decoders import ByteLevel, DecodeStream, Fuse
 from transformers import PreTrainedTokenizerBase
 
 from ..rewards.guard import RewardError, shown_prompt
-from ..rewards.steps import Given, StepLedger, StepRewards
+from ..rewards.steps import ResponseReward, StepLedger, StepRewards
 from ..rollouts.returns import Placed
 
 
@@ -18,7 +18,7 @@ _NAMES = {"char": "characters", "token": "tokens", "turn": "turns"}
 
 
 def place_steps(
-    rewards: Sequence[Given],
+    rewards: Sequence[ResponseReward],
     ledger: StepLedger,
     *,
     name: str,
@@ -34,7 +34,7 @@ def place_steps(
     the later one counts.
 
     Args:
-        rewards (sequence of [`~trl_credit.rewards.steps.Given`]):
+        rewards (sequence of [`~trl_credit.rewards.steps.ResponseReward`]):
             What function `name` returned for each response.
         ledger ([`StepLedger`]):
             Says which tokens the policy wrote, and whether rewards score states.

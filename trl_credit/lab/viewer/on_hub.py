@@ -4,6 +4,7 @@ They hold the texts of the run's data and of its responses. Only the fields that
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,8 @@ import yaml
 from jinja2 import Environment, StrictUndefined
 
 from ...hub.files import publishable, refuse_tokens
-from ...hub.markdown import escape
-from ...hub.public import Public
-from ...hub.push import interruptible, open_repo, push_files, retry_command
+from ...hub.public import Public, escape
+from ...hub.push import Repository, interruptible
 from ...observe.schema import TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, read_shard, steps
 from ...support.files import atomic_file, inside, write_atomically
 
@@ -54,25 +54,19 @@ _SCHEMAS = {
 
 
 def push_with_rollouts(
-    folder: str | Path,
-    repo_id: str,
-    *,
-    page: str,
-    private: bool | None = None,
-    revision: str | None = None,
-    token: str | None = None,
-    commit_message: str = "End of training",
-    endpoint: str | None = None,
+    folder: str | Path, repo: Repository, *, page: str, commit_message: str = "End of training"
 ) -> list[str]:
     """Pushes the model as [`~trl_credit.hub.push`] does, then its rollout log as the data set `repo_id-rollouts` and
     the page as the static Space `repo_id-credit`, in one commit each. All three repositories are opened before anything
     is sent.
 
     Args:
+        repo ([`~trl_credit.hub.Repository`]):
+            Repository of the model. `private` is of all three; data set and Space have the branch `main` alone.
         page (`str`):
             HTML of the page of the rollout log.
-        folder, repo_id, private, revision, token, commit_message, endpoint:
-            As for `push`. `private` is of all three; data set and Space have the branch `main` alone.
+        folder, commit_message:
+            As for `push`.
 
     Returns:
         `list[str]`: URLs of the three commits.
@@ -81,22 +75,23 @@ def push_with_rollouts(
         ValueError: as `push`, or the run has no rollout log, or a text in it holds a token. Nothing was sent.
         PushError, OSError, PushInterrupted: as `push`. Each repository has all of its commit or nothing.
     """
-    root, access = Path(folder), {"private": private, "token": token, "endpoint": endpoint}
+    root, repo_id = Path(folder), repo.repo_id
     files = publishable(root)
-    refuse_tokens(root, files, token)
-    write_rollouts(folder, page=page, token=token)
-    command = retry_command(folder, repo_id, private=private, revision=revision, endpoint=endpoint, with_rollouts=True)
-    beside = {DATASET_FOLDER: (dataset_id(repo_id), "dataset"), SPACE_FOLDER: (space_id(repo_id), "space")}
-    with interruptible(folder, command):
-        hint = f"Nothing was sent. To try again: {command}"
-        model, *_ = [open_repo(x, repo_type=y, hint=hint, **access) for x, y in ((repo_id, None), *beside.values())]
+    refuse_tokens(root, files, repo.token)
+    write_rollouts(folder, page=page, token=repo.token)
+    retry = repo.retry_command(folder, with_rollouts=True)
+    beside = {
+        DATASET_FOLDER: replace(repo, repo_id=dataset_id(repo_id), repo_type="dataset", revision=None),
+        SPACE_FOLDER: replace(repo, repo_id=space_id(repo_id), repo_type="space", revision=None),
+    }
+    with interruptible(folder, retry):
+        hint = f"Nothing was sent. To try again: {retry}"
+        model, *_ = [each.open(hint=hint) for each in (repo, *beside.values())]
         write_cards(folder, model)
-        options = {"message": commit_message, "command": command, **access}
-        urls = [push_files(root, files, repo_id, revision=revision, **options)]
-        for part, (name, kind) in beside.items():
-            replaced = (RESPONSES, STEPS, TREES)
-            files = rollout_files(folder)[part]
-            urls.append(push_files(root / part, files, name, repo_type=kind, replaced=replaced, **options))
+        urls = [repo.commit(root, files, message=commit_message, retry=retry)]
+        for part, other in beside.items():
+            files, replaced = rollout_files(folder)[part], (RESPONSES, STEPS, TREES)
+            urls.append(other.commit(root / part, files, message=commit_message, retry=retry, replaced=replaced))
     return urls
 
 

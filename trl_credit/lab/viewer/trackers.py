@@ -9,7 +9,7 @@ from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback, TrackioCallback, WandbCallback
 
 from ...config import CreditConfig
-from ...observe.credit_plot import PREFIX
+from ...observe.plots import PREFIX
 from ...observe.rollout_log import RolloutLog
 from ...observe.schema import Shard, read_shard, shard_path
 from ...support.errors import one_line

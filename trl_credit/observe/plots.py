@@ -1,4 +1,4 @@
-"""How credit was assigned over a run, as a figure. The logs hold all metrics."""
+"""The figures of a run: its rewards, and how credit was assigned. The logs hold all metrics."""
 
 import math
 import textwrap
@@ -6,14 +6,16 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+# not pyplot, whose state is global and may need a display
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from .reward_curve import save_png
+from ..support.files import atomic_file
 
 
 PREFIX = "credit/"
 _HEIGHT, _BELOW = 3.9, 0.9  # of a panel and of the texts below its axes, in inches
-_LETTERS = 70  # of a line of a sentence, which may have three
+_LETTERS = 70  # in a line of a sentence, which may have three
 # a metric that only ever has this value is not drawn; for trees the share of rollouts is always 1
 _NO_NEWS = {"skipped_updates": 0.0, "zero_gradients": 0.0, "kept_fraction": 1.0, "rollout_token_share": 1.0}
 # what a run cost and the state of its parts are in the logs alone
@@ -44,6 +46,38 @@ PANELS = {
     "rollout_token_share": "Share of tokens that were sampled only to value segments.",
     "expert_drift": "Share of a token's experts in the sampling policy that the current policy does not use.",
 }
+
+
+def plot_rewards(log_history: list[dict[str, Any]], path: str | Path, *, title: str) -> tuple[float, float] | None:
+    """Plots the mean reward by optimizer step to a PNG, with a band of one standard deviation over responses.
+
+    The band stays between the smallest and the largest reward of a step (`reward_min`, `reward_max`), if logged.
+
+    Args:
+        log_history (`list[dict]`):
+            `trainer.state.log_history`.
+        path (`str` or `Path`):
+            The PNG file.
+        title (`str`):
+            Title of the figure.
+
+    Returns:
+        `tuple[float, float]` or `None`: the first and the last logged reward. If there is none, no file is written.
+    """
+    rows = [row for row in log_history if row.get("reward") is not None and "step" in row]
+    if not rows:
+        return None
+    steps, rewards = [row["step"] for row in rows], [row["reward"] for row in rows]
+    deviation = {row["step"]: row.get("reward_std") or 0.0 for row in rows}
+    low = [max(row["reward"] - deviation[row["step"]], row.get("reward_min", -math.inf)) for row in rows]
+    high = [min(row["reward"] + deviation[row["step"]], row.get("reward_max", math.inf)) for row in rows]
+    figure = Figure(figsize=(7, 4), dpi=120)
+    axes = figure.add_subplot(title=title, xlabel="optimizer step", ylabel="reward")
+    axes.fill_between(steps, low, high, alpha=0.15, linewidth=0, label="± standard deviation over responses")
+    axes.plot(steps, rewards, marker=".", label="mean reward")
+    axes.legend(loc="lower right", frameon=False)
+    _save_png(figure, path)
+    return rewards[0], rewards[-1]
 
 
 def plot_credit(log_history: list[dict[str, Any]], path: str | Path, *, title: str) -> list[str]:
@@ -77,9 +111,8 @@ def plot_credit(log_history: list[dict[str, Any]], path: str | Path, *, title: s
     for i, (begin, names) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(rows, 2, i, title=begin.replace("_", " "))
         for name in names:
-            axes.plot(
-                *zip(*series[name], strict=True), marker=".", label=name.partition("/")[2].replace("_", " ") or "all"
-            )
+            label = name.partition("/")[2].replace("_", " ") or "all"
+            axes.plot(*zip(*series[name], strict=True), marker=".", label=label)
         values = [value for name in names for _, value in series[name]]
         reach = 1.1 * max(map(abs, values)) or 1.0
         axes.set_ylim(-reach if min(values) < 0 else 0.0, reach)
@@ -87,7 +120,7 @@ def plot_credit(log_history: list[dict[str, Any]], path: str | Path, *, title: s
         if names != [begin]:
             axes.legend(fontsize=8 if len(names) < 7 else 6, ncols=1 + (len(names) > 6))
     figure.suptitle(title)
-    save_png(figure, path)
+    _save_png(figure, path)
     return [name for names in panels.values() for name in names]
 
 
@@ -99,3 +132,9 @@ def _series(log_history: list[dict[str, Any]]) -> dict[str, list[tuple[int, floa
             if key.startswith(PREFIX) and "step" in row and value is not None and math.isfinite(value):
                 series[key.removeprefix(PREFIX)].append((row["step"], value))
     return {name: points for name, points in series.items() if any(x != _NO_NEWS.get(name) for _, x in points)}
+
+
+def _save_png(figure: Figure, path: str | Path) -> None:
+    """Draws a figure and writes it. `Figure.savefig` draws it twice."""
+    with atomic_file(path) as partial:
+        FigureCanvasAgg(figure).print_png(partial)
