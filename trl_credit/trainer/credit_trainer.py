@@ -49,7 +49,7 @@ from . import adapters, before_run, refusals
 from .batch_steps import BatchSteps
 from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
-from .environments import Environments, step_rewards
+from .environments import Environments
 from .observers import add_observers, console_closed, note_sample
 from .overrides import OF_LOSS, Overrides, override_of
 from .probes import Probes
@@ -148,7 +148,7 @@ class CreditTrainer(ResumableTrainer):
         rows = refusals.reward_rows(args, kwargs, self._first_rows)
         guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=rows, ledger=environments.ledger)
         if not reward_funcs and kwargs.get("environment_factory") is not None:
-            guarded = [step_rewards]  # until it is known whether the environments have any
+            guarded = [environments.step_rewards]  # until it is known whether the environments have any
         super().__init__(adapters.with_adapter(model, args, kwargs), guarded, args, **kwargs)
         environments.settle()
         self._meter = Meter(self._metrics, self.processes, lambda: self.model.training)

@@ -20,12 +20,12 @@ _NAMES = {"char": "characters", "token": "tokens", "turn": "turns"}
 def place_steps(
     rewards: Sequence[Given],
     ledger: StepLedger,
-    *,
-    name: str,
     prompts: Sequence[Any],
     completions: Sequence[Any],
     completion_ids: Sequence[list[int]],
     truncated: Sequence[bool],
+    *,
+    name: str,
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[Placed, int]:
     """Where the rewards of one function lie, and how many steps end after a truncated response.
