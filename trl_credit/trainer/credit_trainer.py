@@ -169,10 +169,9 @@ class CreditTrainer(ResumableTrainer):
         if self.contract.algorithm.state_dict is not None:
             self.stateful.append(ObjectState("credit", f"credit={args.credit!r}", self.contract.algorithm))
         self.stateful += self._train_source.stateful
-        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty, self.contract)
+        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty, self.contract.algorithm)
         self._rollout_log, self.results = add_observers(self)
-        refusals.check_sharding(self.accelerator.state, args, reference=getattr(self, "ref_model", None))
-        refusals.warn_about_updates(args, needs_drift=self.contract.algorithm.needs_drift)
+        refusals.check_made(self, needs_drift=self.contract.algorithm.needs_drift)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             let_threads_finish()
 

@@ -14,6 +14,7 @@ from ..rewards.guard import RewardError
 from ..rewards.steps import StepLedger, StepRewards, as_number
 from ..support.digests import short_digest
 from ..support.functions import unique_names
+from .step_rewards import merged
 
 
 REWARD = "step_rewards"  # attribute of an environment, and the name of its column of rewards
@@ -159,15 +160,11 @@ class Environments:
 
     def states(self, written: Sequence[Sequence[int]]) -> list[list[int]] | None:
         """The state before each turn of each response, as a number; `None` if nothing compares states."""
-        if not self._reads_states:
-            return None
-        return [[states[i] for states in self._states[: _turns(row)]] for i, row in enumerate(written)]
+        rows = [[states[i] for states in self._states[: _turns(row)]] for i, row in enumerate(written)]
+        return rows if self._reads_states else None
 
-    def step_rewards(
-        self, completions: list, completion_ids: list, environments: list, **kwargs: Any
-    ) -> list[float | None]:
+    def step_rewards(self, completions: list, environments: list, **kwargs: Any) -> list[float | None]:
         """A reward function: the total of each environment's `step_rewards`, `None` for one without."""
-        written = self.ledger.written or [[1] * len(ids) for ids in completion_ids]
         self._lengths_read = self._lengths()
         rewards: list[StepRewards | None] = [None] * len(environments)
         for i, one in enumerate(environments):
@@ -179,18 +176,10 @@ class Environments:
                 raise RewardError(f"{name} is {[*values]!r:.200}: give finite numbers, or None for not scored.")
             turns = [0] * len(numbers)
             if not self.totals_alone:
-                turns = self._turn_of_each(i, len(numbers), _turns(written[i]), completions[i], name)
-            rewards[i] = self._per_turn(numbers, turns)
+                turns = self._turn_of_each(i, len(numbers), _turns(self.ledger.written[i]), completions[i], name)
+            by_turn = merged(turns, numbers, of_states=self.ledger.of_states) or ({0: None} if numbers else {})
+            rewards[i] = StepRewards([turn + 1 for turn in by_turn], [*by_turn.values()], unit="turn")
         return self.ledger.note(self._column, rewards)
-
-    def _per_turn(self, values: list[float | None], turn_of_each: list[int]) -> StepRewards:
-        by_turn: dict[int, float] = {}
-        for value, turn in zip(values, turn_of_each, strict=True):
-            if value is not None:
-                by_turn[turn] = value + (0.0 if self.ledger.of_states else by_turn.get(turn, 0.0))
-        if values and not by_turn:
-            return StepRewards([1], [None], unit="turn")
-        return StepRewards([turn + 1 for turn in sorted(by_turn)], [by_turn[turn] for turn in sorted(by_turn)], "turn")
 
     def _turn_of_each(self, i: int, count: int, turns: int, completion: list[dict], name: str) -> list[int]:
         """The turn, from 0, that each of the `count` values of environment `i` belongs to."""

@@ -70,10 +70,10 @@ class TrlScoring:
         Raises:
             RewardError: a reward is too large, or one along a response lies in no response.
         """
-        self._ledger.written, self._environments.totals_alone = written, False
-        rewards = self._rewards(calculate, inputs, prompts, completions, completion_ids)
+        self._environments.totals_alone = False
+        rewards = self._rewards(calculate, inputs, prompts, completions, completion_ids, written)
         self._environments.check_read()
-        scores = StepScores(written or [[1] * len(ids) for ids in completion_ids], self._weights)
+        scores = StepScores(self._ledger.written, self._weights)
         truncated = [not ids or ids[-1] not in end_tokens for ids in completion_ids]
         for column, steps in self._ledger.take().items():
             name, tokenizer = self._trainer.reward_func_names[column], self._trainer.processing_class
@@ -91,13 +91,20 @@ class TrlScoring:
         return rewards, scores
 
     def _rewards(
-        self, calculate: Callable, inputs: list[dict[str, Any]], prompts: list, completions: list, ids: list[list[int]]
+        self,
+        calculate: Callable,
+        inputs: list[dict[str, Any]],
+        prompts: list,
+        completions: list,
+        completion_ids: list[list[int]],
+        written: list[list[int]] | None,
     ) -> torch.Tensor:
         self._ledger.take()  # of a batch that failed
+        self._ledger.written = written or [[1] * len(ids) for ids in completion_ids]
         trainer, count = self._trainer, len(prompts)
         try:
             with self.meter.timed("rewards"), isolated():  # `async` functions run at the same time
-                rewards = calculate(inputs, prompts, completions, ids)
+                rewards = calculate(inputs, prompts, completions, completion_ids)
         except BaseException:  # also an interrupt: calls left in TRL's event loop must not be timed out later
             forget_calls()
             raise
@@ -110,12 +117,15 @@ class TrlScoring:
         for name in [name for name, values in columns.items() if len(values) != count]:  # of unknown rows
             what = f"{len(columns.pop(name))} values for {count} responses: it is left out"
             report(f"column {name!r} of log_extra", what)
-        if (is_large := rewards.abs() > LARGEST).any():  # their standard deviation could be infinite, and A then 0
+        sums_first = self.args.multi_objective_aggregation == "sum_then_normalize"
+        weighted = rewards * trainer.reward_weights.to(rewards.device) if sums_first else rewards
+        # their standard deviation could be infinite, and A then 0; an infinite reward of weight 0 is NaN
+        if (is_large := ~(weighted.abs() <= LARGEST) & ~rewards.isnan()).any():
             row, column = is_large.nonzero()[0].tolist()
             what = (
                 f"reward {trainer.reward_func_names[column]!r} is {rewards[row, column]:.3g} for row {row} of the batch"
             )
-            raise RewardError(f"{what}: its square overflows 32 bits. Scale the reward, such as to [0, 1].")
+            raise RewardError(f"{what}: its square overflows 32 bits. Scale the reward, or lower its reward_weights.")
         return rewards
 
     def score_responses(
@@ -156,9 +166,9 @@ class TrlScoring:
         """Rewards (`own`, functions) of the first responses that are not of the batch, left out of the metrics of
         rewards. All processes give as many. Collective."""
         trainer = self._trainer
-        self._ledger.written, self._environments.totals_alone = written, True
+        self._environments.totals_alone = True
         # with a subclass's override, as for a batch
-        rewards = self._rewards(trainer._calculate_rewards, examples, prompts, completions, completion_ids)
+        rewards = self._rewards(trainer._calculate_rewards, examples, prompts, completions, completion_ids, written)
         self._ledger.take()
         trainer._pending_extra_logs.clear()  # columns of the table of completions, which has other rows
         trainer._pending_metrics.clear()
