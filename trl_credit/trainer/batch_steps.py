@@ -59,16 +59,9 @@ class BatchSteps:
         mask_t = batch.mask_t
         prior = None if self._belief is None or math.isnan(accuracy) else self._belief.prior(accuracy)
         made.prior = prior
-        ordered = in_batch(
-            args,
-            made.advantages,
-            p_hat=made.p_hat,
-            prior=prior,
-            old_logp_t=batch.old_logp_t,
-            segment_ids=segments_of(batch.data, mask_t),
-            mask_t=mask_t,
-            reduce=self._processes.sum,
-        )
+        tokens = {"old_logp_t": batch.old_logp_t, "segment_ids": segments_of(batch.data, mask_t), "mask_t": mask_t}
+        weighing = {"p_hat": made.p_hat, "prior": prior}
+        ordered = in_batch(args, made.advantages, **weighing, **tokens, reduce=self._processes.sum)
         batch.advantages = ordered.advantages
         if ordered.kept_t is not None and ordered.kept_t is not mask_t:  # else the loss makes M, from its own pass
             batch.policy_mask_t = ordered.kept_t

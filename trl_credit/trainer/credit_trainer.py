@@ -51,7 +51,6 @@ from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
 from .environments import Environments
 from .observers import add_observers, console_closed, note_sample
-from .overrides import OF_LOSS, Overrides, override_of
 from .probes import Probes
 
 
@@ -156,7 +155,7 @@ class CreditTrainer(ResumableTrainer):
         self._loss_pass: LossPass | None = None  # set while TRL computes a loss
         self._eval_source = Responses(self.engine)
         self._train_source = make_source(self.engine, model_config=self.model.config, data=self.train_dataset)
-        self.overrides = Overrides(self)
+        self.overrides = refusals.Overrides(self)
         self.contract = Contract(algorithm(args), max=self.processes.max)
         self._probes = Probes(self, self.contract.algorithm.needs)
         self._passes = make_passes(self, self._trl_forward)
@@ -202,7 +201,7 @@ class CreditTrainer(ResumableTrainer):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     # whether a subclass, a mixin or the instance overrides the loss
-    has_custom_loss = property(lambda self: any(override_of(self, name) for name in OF_LOSS))
+    has_custom_loss = property(lambda self: any(refusals.override_of(self, name) for name in refusals.OF_LOSS))
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         meter, start = self._meter, time.perf_counter()

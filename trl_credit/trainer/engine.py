@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from accelerate.logging import get_logger
+from tqdm.auto import tqdm
 from trl import GRPOTrainer
 
 from ..loss import keys
@@ -23,12 +24,14 @@ from ..runs.resumable import ResumableTrainer
 from .before_run import context_of, limit_to_context, room_after
 from .engine_calls import GETS_COUNT, PerPrompt, prefilled_once, temporarily
 from .environments import Environments
-from .scoring import TrlScoring
+from .scoring import Rollouts, TrlScoring
 from .trl_log import TrlLog
 from .turn_rollouts import TurnRollouts
 
 
 logger = get_logger(__name__)
+
+PROGRESS_DELAY = 4.0  # seconds before a progress bar of rollouts appears
 
 
 @dataclass
@@ -175,12 +178,10 @@ class TrlEngine(TrlScoring):
 
     def _score(self, calculate: Callable, *args: Any) -> torch.Tensor:
         """Rewards (N, functions) of the batch that TRL samples: what `calculate` returns. Collective."""
-        sampling = self.sampling
-        sampling.rewards_per_func, sampling.scores = self.score_batch(
-            calculate, *args, written=sampling.written, end_tokens=self._end_tokens
-        )
-        if snapshots := self._environments.snapshots:
-            self._turn_rollouts.keep(*args[:3], written=sampling.scores.written, snapshots=snapshots)
+        sampling, turns = self.sampling, self._turn_rollouts
+        batch = Rollouts(*args, sampling.written or [[1] * len(ids) for ids in args[3]])
+        sampling.rewards_per_func, sampling.scores = self.score_batch(calculate, batch, end_tokens=self._end_tokens)
+        turns.batch, turns.snapshots = batch, self._environments.snapshots
         return sampling.rewards_per_func
 
     # Log-probabilities under the policy that sampled
@@ -299,7 +300,9 @@ class TrlEngine(TrlScoring):
         if count > 1:
             most = max_of_each([x for p in parts for x in (len(p), max((budgets[k] for k in p), default=1))])
         by_prefix: list[list[Continuation]] = [[]] * len(prefixes)
-        for part, width, limit in zip(parts, most[::2], most[1::2], strict=False):
+        calls = [*zip(parts, most[::2], most[1::2], strict=False)]
+        is_hidden = count < 2 or self.args.disable_tqdm or not self.processes.is_main
+        for part, width, limit in tqdm(calls, disable=is_hidden, leave=False, delay=PROGRESS_DELAY):
             continuations = self._continue_once(
                 [prefixes[k] for k in part], n=n, budgets=[budgets[k] for k in part], most=width, limit=limit
             )

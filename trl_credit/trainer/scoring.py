@@ -1,7 +1,7 @@
 """TRL's reward functions, on the batch that TRL samples and on other responses."""
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate.logging import get_logger
@@ -26,6 +26,24 @@ logger = get_logger(__name__)  # logs on the main process only
 LARGEST = 1e18  # reward: squares of sums of rewards must be finite in 32 bits
 
 
+class Rollouts(NamedTuple):
+    """Responses of this process, as TRL gives them to reward functions.
+
+    Attributes:
+        examples: Rows of the data set.
+        prompts: Texts or messages, with what `reset` of an environment added.
+        completions: Texts or messages.
+        completion_ids: Tokens of the responses, with those of tools.
+        written: Which tokens of each response the policy wrote (1) and which a tool (0).
+    """
+
+    examples: list[dict[str, Any]]
+    prompts: list[Any]
+    completions: list[Any]
+    completion_ids: list[list[int]]
+    written: list[list[int]]
+
+
 class TrlScoring:
     """Scores responses with the reward functions of a TRL trainer. The base class of its engine.
 
@@ -47,23 +65,13 @@ class TrlScoring:
         self._expects_steps = self.args.returns not in ("outcome", "state_groups")  # states divide a reward at the end
 
     def score_batch(
-        self,
-        calculate: Callable,
-        inputs: list[dict[str, Any]],
-        prompts: list,
-        completions: list,
-        completion_ids: list[list[int]],
-        *,
-        written: list[list[int]] | None,
-        end_tokens: Collection[int],
+        self, calculate: Callable, batch: Rollouts, *, end_tokens: Collection[int]
     ) -> tuple[torch.Tensor, StepScores]:
         """Rewards (N, functions) of the rows of all processes, and the rewards along the rows of this one. Collective.
 
         Args:
             calculate (`Callable`):
                 The trainer's `_calculate_rewards`, which a subclass may override.
-            written (`list[list[int]]`, *optional*):
-                Which tokens of each response the policy wrote (1) and which a tool (0); `None`: all.
             end_tokens (collection of `int`):
                 Tokens that end a response.
 
@@ -71,16 +79,15 @@ class TrlScoring:
             RewardError: a reward is too large, or one along a response lies in no response.
         """
         self._environments.totals_alone = False
-        rewards = self._rewards(calculate, inputs, prompts, completions, completion_ids, written)
+        rewards = self._rewards(calculate, batch)
         self._environments.check_read()
-        scores = StepScores(self._ledger.written, self._weights)
-        truncated = [not ids or ids[-1] not in end_tokens for ids in completion_ids]
+        scores = StepScores(batch.written, self._weights, states=self._environments.states(batch.written))
+        truncated = [not ids or ids[-1] not in end_tokens for ids in batch.completion_ids]
         for column, steps in self._ledger.take().items():
             name, tokenizer = self._trainer.reward_func_names[column], self._trainer.processing_class
-            batch = prompts, completions, completion_ids, truncated
-            scores.placed[column], late = place_steps(steps, self._ledger, *batch, name=name, tokenizer=tokenizer)
+            texts = batch.prompts, batch.completions, batch.completion_ids, truncated
+            scores.placed[column], late = place_steps(steps, self._ledger, *texts, name=name, tokenizer=tokenizer)
             scores.late += late
-        scores.states = self._environments.states(scores.written)
         if self._expects_steps and not self.processes.max(int(bool(scores.placed))):
             logger.warning(
                 f"returns={self.args.returns!r} found no rewards along the responses of the first generation batch, "
@@ -90,21 +97,13 @@ class TrlScoring:
         self._expects_steps = False
         return rewards, scores
 
-    def _rewards(
-        self,
-        calculate: Callable,
-        inputs: list[dict[str, Any]],
-        prompts: list,
-        completions: list,
-        completion_ids: list[list[int]],
-        written: list[list[int]] | None,
-    ) -> torch.Tensor:
+    def _rewards(self, calculate: Callable, batch: Rollouts) -> torch.Tensor:
         self._ledger.take()  # of a batch that failed
-        self._ledger.written = written or [[1] * len(ids) for ids in completion_ids]
-        trainer, count = self._trainer, len(prompts)
+        self._ledger.written = batch.written
+        trainer, count = self._trainer, len(batch.prompts)
         try:
             with self.meter.timed("rewards"), isolated():  # `async` functions run at the same time
-                rewards = calculate(inputs, prompts, completions, completion_ids)
+                rewards = calculate(batch.examples, batch.prompts, batch.completions, batch.completion_ids)
         except BaseException:  # also an interrupt: calls left in TRL's event loop must not be timed out later
             forget_calls()
             raise
@@ -151,28 +150,18 @@ class TrlScoring:
         ids = [*completion_ids, *(completion_ids[:1] or [[trainer._tokenizer.eos_token_id]]) * (count - own)]
         examples = [*examples[:own], *examples[:1] * (count - own)]
         prompts = [example["prompt"] for example in examples]
-        return self.score_others(examples, prompts, self.decode_responses(prompts, ids), ids, own=own)
+        others = Rollouts(examples, prompts, self.decode_responses(prompts, ids), ids, [[1] * len(x) for x in ids])
+        return self.score_others(others, own=own)
 
-    def score_others(
-        self,
-        examples: list[dict[str, Any]],
-        prompts: list,
-        completions: list,
-        completion_ids: list[list[int]],
-        *,
-        own: int,
-        written: list[list[int]] | None = None,
-    ) -> torch.Tensor:
+    def score_others(self, others: Rollouts, *, own: int) -> torch.Tensor:
         """Rewards (`own`, functions) of the first responses that are not of the batch, left out of the metrics of
         rewards. All processes give as many. Collective."""
-        trainer = self._trainer
-        self._environments.totals_alone = True
-        # with a subclass's override, as for a batch
-        rewards = self._rewards(trainer._calculate_rewards, examples, prompts, completions, completion_ids, written)
+        trainer, self._environments.totals_alone = self._trainer, True
+        rewards = self._rewards(trainer._calculate_rewards, others)  # with a subclass's override, as for a batch
         self._ledger.take()
         trainer._pending_extra_logs.clear()  # columns of the table of completions, which has other rows
         trainer._pending_metrics.clear()
-        return rewards[self.processes.rank * len(prompts) :][:own]
+        return rewards[self.processes.rank * len(others.prompts) :][:own]
 
     def decode_responses(self, prompts: list, completion_ids: list[list[int]]) -> list:
         """Responses in the form that reward functions get them: texts, or messages where prompts are conversations."""

@@ -14,6 +14,7 @@ from trl.chat_template_utils import parse_response
 
 from ..credit.tokens import turn_numbers
 from .engine_calls import temporarily
+from .scoring import Rollouts
 
 
 if TYPE_CHECKING:
@@ -59,35 +60,13 @@ class TurnRollouts:
 
     def __init__(self, trainer: GRPOTrainer, engine: "TrlEngine") -> None:
         self._trainer, self._engine = trainer, engine
+        self.batch: Rollouts | None = None  # the last one
+        self.snapshots: list[list[Any]] = []  # per turn, the state of each environment before it
         self._pool: dict[Any, list[Any]] = {}
-
-    def keep(
-        self,
-        examples: list[dict[str, Any]],
-        prompts: list[list[dict]],
-        completions: list[list[dict]],
-        *,
-        written: list[list[int]],
-        snapshots: list[list[Any]],
-    ) -> None:
-        """Keeps the responses of a batch of this process, as the reward functions got them.
-
-        Args:
-            examples (`list[dict]`):
-                Rows of the data set.
-            prompts, completions (`list[list[dict]]`):
-                Messages; those of a prompt with what `reset` of its environment added.
-            written (`list[list[int]]`):
-                Which tokens of each response the policy wrote (1) and which a tool (0).
-            snapshots (`list[list]`):
-                Per turn, the state of each environment before it.
-        """
-        self._examples, self._prompts, self._completions = examples, prompts, completions
-        self._written, self._snapshots = written, snapshots
 
     def _before(self, row: int, turn: int) -> list[dict]:
         """The messages of a response before one of its turns."""
-        messages = self._completions[row]
+        messages = self.batch.completions[row]
         own = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
         return messages[: own[turn]] if turn < len(own) else messages
 
@@ -123,23 +102,23 @@ class TurnRollouts:
         ]
         self._run_tools(conversations, prompt_ids)
         # processes with fewer conversations score the first of their batch again, so that all gather equal shapes
-        first = trainer.environments[0], list(completion_ids[0]), self._written[0]
+        first = trainer.environments[0], list(completion_ids[0]), self.batch.written[0]
         scored = conversations + [_Continued(0, sys.maxsize, 0, None, *first, [])] * (n * most - len(conversations))
+        others = Rollouts(
+            [self.batch.examples[x.row] for x in scored],
+            [self.batch.prompts[x.row] for x in scored],
+            [self._before(x.row, x.turn) + x.added for x in scored],
+            [x.ids for x in scored],
+            [x.written for x in scored],
+        )
         with temporarily(trainer, environments=[x.environment for x in scored]):
-            rewards = self._engine.score_others(
-                [self._examples[x.row] for x in scored],
-                [self._prompts[x.row] for x in scored],
-                [self._before(x.row, x.turn) + x.added for x in scored],
-                [x.ids for x in scored],
-                own=len(conversations),
-                written=[x.written for x in scored],
-            )
+            rewards = self._engine.score_others(others, own=len(conversations))
         return rewards, [x.ids[x.begin :] for x in conversations]
 
     def _begun(self, row: int, b: int, prefix: list[int], new: list[int], ids: list[int], used: Counter) -> _Continued:
         """A conversation after its first turn of tokens `new`, in the environment of its kind that is `used` next."""
-        trainer, example = self._trainer, dict(self._examples[row])
-        turn = int(turn_numbers(torch.tensor([self._written[row]]))[0, b])
+        trainer, example = self._trainer, dict(self.batch.examples[row])
+        turn = int(turn_numbers(torch.tensor([self.batch.written[row]]))[0, b])
         name = example.pop("environment", None) if trainer._multi_environment else None
         pool = self._pool.setdefault(name, [])
         if used[name] == len(pool):
@@ -147,10 +126,10 @@ class TurnRollouts:
         environment = pool[used[name]]
         used[name] += 1
         environment.reset(**example)
-        environment.restore(copy.deepcopy(self._snapshots[turn][row]))
+        environment.restore(copy.deepcopy(self.snapshots[turn][row]))
         typed = {"tools": trainer._env_tools[name]} if _TYPES_ARGUMENTS else {}
         message = parse_response(trainer._tokenizer, new, prefix=prefix, **typed)
-        written = self._written[row][:b] + [1] * len(new)
+        written = self.batch.written[row][:b] + [1] * len(new)
         return _Continued(row, turn, b, name, environment, ids + new, written, [message])
 
     def _run_tools(self, conversations: list[_Continued], prompt_ids: Sequence[list[int]]) -> None:
@@ -166,7 +145,7 @@ class TurnRollouts:
                 "_async_tool_dicts": [waiting for _, waiting in tools],
                 "max_tool_calling_iterations": trainer.max_tool_calling_iterations - turn,
             }
-            prompts = [self._prompts[x.row] + self._before(x.row, turn) for x in part]
+            prompts = [self.batch.prompts[x.row] + self._before(x.row, turn) for x in part]
             texts = [prompt_ids[x.row] for x in part], [x.ids for x in part], [x.added for x in part]
             with temporarily(trainer, **state):
                 masks, messages, longer, *_ = trainer._tool_call_loop(prompts, *texts, None, None, {})
