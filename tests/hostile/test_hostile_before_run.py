@@ -61,7 +61,7 @@ def transformed(rows):
         ([[{"from": "human", "value": "1"}]] * 16, CHAT, "`role` and `content`"),
         ([[USER, {"role": "user", "content": None}]] * 16, CHAT, "without content"),
         ([[USER]] * 40 + [[USER, GOLD]], CHAT, "row 40"),
-        ([[USER]] * 40 + [[SYSTEM, USER]], STRICT, "row 40: .*system, user"),
+        ([[USER]] * 40 + [[SYSTEM, USER]], STRICT, "row 40: .*no such role"),
         ([[SYSTEM, USER]] * 16, DEAF, "message 0 .*'system'"),
         ([[PARTS]] * 16, JOINED, "each content as text"),
         ([[USER]] * 16, None, "chat_template"),

@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 
+from ..config.algorithm import Algorithm
 from ..config.rules import no_batch_logps
 from ..credit.difficulty import DifficultyBelief
 from ..credit.tokens import BatchTokens
 from ..loss import keys, statistics
 from ..loss.batch import segments_of, shown_advantages
 from ..loss.batch_metrics import difficulty_statistics, group_statistics, response_hashes
-from ..loss.contract import Contract
 from ..loss.normalizer import Normalizer, prompt_weights
 from ..loss.order import floored, in_batch
 from ..rollouts.sources import GenerationBatch
@@ -29,24 +29,24 @@ class BatchSteps:
             Which tokens the loss divides by.
         belief ([`~trl_credit.credit.difficulty.DifficultyBelief`] or `None`):
             HA-DW's belief.
-        contract ([`~trl_credit.loss.contract.Contract`]):
-            The algorithm, which may take statistics of the batch.
+        algorithm ([`~trl_credit.config.algorithm.Algorithm`]):
+            May take statistics of the batch.
     """
 
     def __init__(
-        self, engine: TrlEngine, normalizer: Normalizer, belief: DifficultyBelief | None, contract: Contract
+        self, engine: TrlEngine, normalizer: Normalizer, belief: DifficultyBelief | None, algorithm: Algorithm
     ) -> None:
         self._args, self._engine, self._normalizer, self._belief = engine.args, engine, normalizer, belief
-        self._algorithm = contract.algorithm
-        self._meter, self._processes = engine.meter, engine.processes
+        self._algorithm, self._meter, self._processes = algorithm, engine.meter, engine.processes
 
     def __call__(self, made: GenerationBatch, examples: list[dict[str, Any]]) -> None:
         """Applies all steps to a batch, sampled from `examples` of the data set on this process. Collective."""
-        self.order(made)
-        self.take_statistics(made, examples)
-        self.count_and_log(made)
+        self._order(made)
+        if self._algorithm.statistics is not None:
+            self._take_statistics(made, examples)
+        self._count_and_log(made)
 
-    def order(self, made: GenerationBatch) -> None:
+    def _order(self, made: GenerationBatch) -> None:
         """Weighs advantages by difficulty, makes M and whitens over the batch, and moves the belief. Makes the pass for
         π_old only if that is needed now. A batch without a score has no difficulty."""
         batch, args, accuracy = made.batch, self._args, made.accuracy
@@ -59,9 +59,9 @@ class BatchSteps:
         mask_t = batch.mask_t
         prior = None if self._belief is None or math.isnan(accuracy) else self._belief.prior(accuracy)
         made.prior = prior
-        parts = {"old_logp_t": batch.old_logp_t, "segment_ids": segments_of(batch.data, mask_t), "mask_t": mask_t}
+        tokens = {"old_logp_t": batch.old_logp_t, "segment_ids": segments_of(batch.data, mask_t), "mask_t": mask_t}
         weighing = {"p_hat": made.p_hat, "prior": prior}
-        ordered = in_batch(args, made.advantages, **weighing, **parts, reduce=self._processes.sum)
+        ordered = in_batch(args, made.advantages, **weighing, **tokens, reduce=self._processes.sum)
         batch.advantages = ordered.advantages
         if ordered.kept_t is not None and ordered.kept_t is not mask_t:  # else the loss makes M, from its own pass
             batch.policy_mask_t = ordered.kept_t
@@ -72,24 +72,22 @@ class BatchSteps:
         if made.moves_belief and (step := self._belief.update(accuracy)) is not None:
             self._meter.append(zip(("difficulty_rate", "difficulty_floor"), map(float, step), strict=True))
 
-    def take_statistics(self, made: GenerationBatch, examples: list[dict[str, Any]]) -> None:
-        """Sets what the algorithm takes of the whole batch, if anything. Collective."""
-        batch, algorithm, is_tree = made.batch, self._algorithm, made.plan is not None
-        if algorithm.statistics is None:
-            return
-        mask_t = batch.mask_t
-        parts: dict[str, Any] = {"advantage_t": floored(self._args, batch.advantages)}
-        if "logps" in algorithm.needs:
-            parts["logp_t"] = batch.sampling_logp_t if batch.old_logp_t is None else batch.old_logp_t
-            if parts["logp_t"] is None:
-                what = "statistics read the log-probabilities of a batch"
-                raise ValueError(f"credit={self._args.credit!r}: {what}, and {no_batch_logps(self._args)}.")
-        if not is_tree:
-            parts |= {"rewards": batch.rewards, "reward_columns": batch.rewards_per_func}
-            parts["columns"] = examples if "columns" in algorithm.needs else None
+    def _take_statistics(self, made: GenerationBatch, examples: list[dict[str, Any]]) -> None:
+        """Sets what the algorithm takes of the whole batch. Collective."""
+        batch, needs, is_tree = made.batch, self._algorithm.needs, made.plan is not None
+        mask_t, logp_t = batch.mask_t, None
+        if "logps" in needs:
+            logp_t = batch.sampling_logp_t if batch.old_logp_t is None else batch.old_logp_t
+            if logp_t is None:
+                what = f"credit={self._args.credit!r}: statistics read the log-probabilities of a batch"
+                raise ValueError(f"{what}, and {no_batch_logps(self._args)}.")
         segment_ids = segments_of(batch.data, mask_t)
         own = BatchTokens(
-            **parts,
+            advantage_t=floored(self._args, batch.advantages),
+            logp_t=logp_t,
+            rewards=None if is_tree else batch.rewards,
+            reward_columns=None if is_tree else batch.rewards_per_func,
+            columns=examples if "columns" in needs and not is_tree else None,
             token_ids=batch.data[keys.COMPLETION_IDS],
             segment_ids=segment_ids,
             turn_ids=segment_ids if batch.turn_ids is None else batch.turn_ids,
@@ -98,7 +96,7 @@ class BatchSteps:
             is_training=made.moves_belief,
             generator=torch.Generator().manual_seed(seed_from(self._args.seed, *made.place)),
         )
-        batch.statistics_t = statistics.over_processes(algorithm, self._args, self._processes, own)
+        batch.statistics_t = statistics.over_processes(self._algorithm, self._args, self._processes, own)
 
     def _groups(self, made: GenerationBatch) -> torch.Tensor:
         """A number for the prompt of each row of this process, shape (B,)."""
@@ -107,7 +105,7 @@ class BatchSteps:
         # rows come prompt after prompt, and a group may begin on one process and end on the next
         return number // self._engine.group_size if made.prompts is None else made.prompts
 
-    def count_and_log(self, made: GenerationBatch) -> None:
+    def _count_and_log(self, made: GenerationBatch) -> None:
         """Sets what the loss divides by, and logs group metrics and the advantages. At most one collective call.
 
         The logged advantages replace TRL's. They are those that the loss uses, before a whitening by micro-batch; for

@@ -21,6 +21,7 @@ logger = get_logger(__name__)
 
 MOST_ROWS = 200_000  # whose prompts are looked at, in about a second
 _REMOVE = "write one, or remove the row (.filter)"
+_AS_TEXT = "write each content as text, under a role that the template knows"
 
 # a data set of a trainer: its name in messages, itself, and its first rows
 FirstRows = tuple[str, Dataset | IterableDataset, list[dict[str, Any]]]
@@ -47,7 +48,7 @@ def read_rows(args: CreditConfig, kwargs: dict[str, Any]) -> list[FirstRows]:
 
 def context_of(trainer: GRPOTrainer) -> int | None:
     """Tokens that prompt and response may have together; `None` if neither engine nor model says so."""
-    own = (trainer.use_vllm and trainer.args.vllm_max_model_length) or None
+    own = trainer.args.vllm_max_model_length if trainer.use_vllm else None
     return own or getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
 
 
@@ -84,17 +85,18 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
         raise ValueError(f"no parameter of the model requires a gradient, so the run would change nothing: {fix}.")
     if args.max_completion_length is None:  # the engine ends a response where the context does
         if context is None:
-            what = "max_completion_length=None means the rest of the context, and the model's config has no"
-            raise ValueError(f"{what} max_position_embeddings: set a number of tokens.")
+            what = "max_completion_length=None, and the model's config has no max_position_embeddings"
+            raise ValueError(f"{what}: set a number of tokens.")
         args.max_completion_length = trainer.max_completion_length = context
-    names = ("_generate_and_score_completions", "_generate", "_tokenize_prompts")
-    overrides = {getattr(type(trainer), name).__module__.partition(".")[0] for name in names} - {"trl", "trl_credit"}
     # transformers sets it again; a processor that TRL has loaded is unknown here
     trainer.processing_class = arguments["processing_class"] or (None if trainer._is_vlm else trainer._tokenizer)
+    names = ("_generate_and_score_completions", "_generate", "_tokenize_prompts")
+    owners = {getattr(type(trainer), name).__module__.partition(".")[0] for name in names}
+    is_trl = owners <= {"trl", "trl_credit"} and arguments["rollout_func"] is None
     for what, data, rows in sets:
         if what == "train_dataset" and isinstance(data, IterableDataset):  # need not be read again
             trainer.first_rows = rows
-        if overrides or arguments["rollout_func"] is not None:  # what becomes of a row is not TRL's
+        if not is_trl:  # what becomes of a row is unknown
             continue
         if "prompt" in rows[0]:
             prompts = _prompts(data, rows)
@@ -115,8 +117,10 @@ def _check_generation(args: CreditConfig) -> None:
         fix = did_you_mean(name, known) or ": leave it out."
         raise ValueError(f"generation_kwargs: transformers' GenerationConfig has no {name!r}{fix}")
     if settings.get("stop_strings"):
-        what = "generation_kwargs: after one of stop_strings transformers writes padding, on which TRL would train"
-        raise ValueError(f"{what}: set eos_token_id to the tokens that end a response, or generate with vLLM's `stop`.")
+        fix = "set eos_token_id to the tokens that end a response, or generate with vLLM's `stop`"
+        raise ValueError(
+            f"generation_kwargs: after stop_strings transformers writes padding, which would train: {fix}."
+        )
 
 
 def _prompts(data: Any, rows: list[dict[str, Any]]) -> list[Any]:
@@ -132,8 +136,7 @@ def _fault(prompt: Any, first: Any) -> str | None:
     """What is wrong with a prompt, given that of row 0, and the fix."""
     is_text = isinstance(prompt, str)
     if not is_text and not (prompt and are_messages(prompt)):
-        what = f"holds {prompt!r:.60} (a {type(prompt).__name__})"
-        return f"{what}, not text or messages with `role` and `content`: {_REMOVE}"
+        return f"holds {prompt!r:.60}, not text or messages with `role` and `content`: {_REMOVE}"
     if is_text is not isinstance(first, str):
         return "is text in some rows and messages in others, as in row 0: make all of one kind"
     if is_text:
@@ -141,8 +144,7 @@ def _fault(prompt: Any, first: Any) -> str | None:
     if any(message["content"] is None and not message.get("tool_calls") for message in prompt):
         return f"has a message without content: {_REMOVE}"
     if prompt[-1]["role"] == "assistant":
-        why = "ends with a message of the assistant, which would stay in the prompt (TRL cannot continue it)"
-        return f"{why}: split it off, prompt = messages[:-1], answer = messages[-1]['content']"
+        return "ends with a message of the assistant, which TRL cannot continue: split it off, prompt = messages[:-1]"
     return None
 
 
@@ -167,14 +169,14 @@ def _check_tokens(trainer: GRPOTrainer, what: str, prompts: list[Any], *, first:
             # a template that prints a list of parts as Python does makes the same of its text
             other = {**message, "content": str(content) + " 1" * isinstance(content, str)}
             if _ids(trainer, [*prompt[:n], other, *prompt[n + 1 :]], where) == ids:
-                fault = f"the chat template does not read the content of message {n} (role {role!r})"
-                raise ValueError(f"{where}{fault}: write it as text, under a role that the template knows.")
+                what = f"{where}the chat template does not read the content of message {n} (role {role!r})"
+                raise ValueError(f"{what}: {_AS_TEXT}.")
     size, where = widest[0], f"{what}, row {-widest[1]}: "
     room, most = room_after(size, context, where=where), trainer.max_completion_length
     if most <= room or most == context or trainer.args.rollouts != "none":  # segments are cut at the context
         return
-    text = f"{where}the prompt of {size} tokens and max_completion_length={most} exceed the context of "
-    text += f"{context} tokens: set max_completion_length={room} or None (the rest of the context), or remove the row"
+    what = f"{where}the prompt of {size} tokens and max_completion_length={most} exceed the context of {context} tokens"
+    text = f"{what}: set max_completion_length={room} or None (the rest of the context), or remove the row"
     if not any("rope" in key or "rotary" in key for key in trainer.model.config.get_text_config().to_dict()):
         raise ValueError(f"{text}. The model has no positions beyond.")
     logger.warning("%s. The model was not trained on positions beyond", text)
@@ -187,5 +189,4 @@ def _ids(trainer: GRPOTrainer, prompt: Any, where: str) -> list[int]:
         return list(GRPOTrainer._tokenize_prompts(trainer, [prompt])[0][0])
     except Exception as error:  # a template may raise anything
         what = f"{where}the chat template does not render the prompt ({type(error).__name__}: {one_line(error):.200})"
-        fix = "write each content as text, under a role that the template knows, or set tokenizer.chat_template"
-        raise ValueError(f"{what}: {fix}.") from error
+        raise ValueError(f"{what}: {_AS_TEXT}, or set tokenizer.chat_template.") from error

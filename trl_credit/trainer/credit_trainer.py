@@ -50,9 +50,8 @@ from . import adapters, before_run, refusals
 from .batch_steps import BatchSteps
 from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
-from .environments import Environments, step_rewards
+from .environments import Environments
 from .observers import add_observers, console_closed, note_sample
-from .overrides import OF_LOSS, Overrides, override_of
 from .probes import Probes
 
 
@@ -149,7 +148,7 @@ class CreditTrainer(ResumableTrainer):
         rows = refusals.reward_rows(args, kwargs, self._first_rows)
         guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=rows, ledger=environments.ledger)
         if not reward_funcs and kwargs.get("environment_factory") is not None:
-            guarded = [step_rewards]  # until it is known whether the environments have any
+            guarded = [environments.step_rewards]  # until it is known whether the environments have any
         super().__init__(adapters.with_adapter(model, args, kwargs), guarded, args, **kwargs)
         environments.settle()
         self._meter = Meter(self._metrics, self.processes, lambda: self.model.training)
@@ -157,7 +156,7 @@ class CreditTrainer(ResumableTrainer):
         self._loss_pass: LossPass | None = None  # set while TRL computes a loss
         self._eval_source = Responses(self.engine)
         self._train_source = make_source(self.engine, model_config=self.model.config, data=self.train_dataset)
-        self.overrides = Overrides(self)
+        self.overrides = refusals.Overrides(self)
         self.contract = Contract(algorithm(args), max=self.processes.max)
         self._probes = Probes(self, self.contract.algorithm.needs)
         self._passes = ReducedPasses(self, self._trl_forward)
@@ -170,10 +169,9 @@ class CreditTrainer(ResumableTrainer):
         if self.contract.algorithm.state_dict is not None:
             self.stateful.append(ObjectState("credit", f"credit={args.credit!r}", self.contract.algorithm))
         self.stateful += self._train_source.stateful
-        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty, self.contract)
+        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty, self.contract.algorithm)
         self._rollout_log, self.results = add_observers(self)
-        refusals.check_sharding(self.accelerator.state, args, reference=getattr(self, "ref_model", None))
-        refusals.warn_about_updates(args, needs_drift=self.contract.algorithm.needs_drift)
+        refusals.check_made(self, needs_drift=self.contract.algorithm.needs_drift)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             let_threads_finish()
 
@@ -204,7 +202,7 @@ class CreditTrainer(ResumableTrainer):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     # whether a subclass, a mixin or the instance overrides the loss
-    has_custom_loss = property(lambda self: any(override_of(self, name) for name in OF_LOSS))
+    has_custom_loss = property(lambda self: any(refusals.override_of(self, name) for name in refusals.OF_LOSS))
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         meter, start = self._meter, time.perf_counter()

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from accelerate.logging import get_logger
+from tqdm.auto import tqdm
 from trl import GRPOTrainer
 
-from ..config import CreditConfig
 from ..loss import keys
 from ..loss.assignment import known_or
 from ..loss.batch import Batch, segment_ratio
@@ -24,12 +24,14 @@ from ..runs.resumable import ResumableTrainer
 from .before_run import context_of, limit_to_context, room_after
 from .engine_calls import GETS_COUNT, PerPrompt, prefilled_once, temporarily
 from .environments import Environments
-from .scoring import TrlScoring
+from .scoring import Rollouts, TrlScoring
 from .trl_log import TrlLog
-from .turn_rollouts import Conversations, TurnRollouts
+from .turn_rollouts import TurnRollouts
 
 
 logger = get_logger(__name__)
+
+PROGRESS_DELAY = 4.0  # seconds before a progress bar of rollouts appears
 
 
 @dataclass
@@ -55,7 +57,7 @@ class SamplePass:
     scores: StepScores | None = None
 
 
-class TrlEngine:
+class TrlEngine(TrlScoring):
     """A [`~trl_credit.rollouts.policy.Policy`] that samples with the engine of a TRL trainer.
 
     Args:
@@ -78,23 +80,15 @@ class TrlEngine:
     """
 
     def __init__(self, trainer: ResumableTrainer, meter: Meter, environments: Environments) -> None:
-        self._trainer, self.meter, self.processes = trainer, meter, trainer.processes
-        self.args: CreditConfig = trainer.args
+        super().__init__(trainer, meter, environments)
         self.pad_token_id: int = trainer._tokenizer.pad_token_id
+        self.use_vllm: bool = trainer.use_vllm
         self.sampling: SamplePass | None = None
         self.log = TrlLog(trainer, meter)
         self.record, self.timed = self.log.record, meter.timed
-        self._environments, self._scoring = environments, TrlScoring(trainer, meter, environments)
-        self.score_responses, self.decode_responses = self._scoring.of_responses, self._scoring.decode_responses
-        self.total_reward, self.correct_reward = self._scoring.total, self._scoring.correct
-        self._turn_rollouts = TurnRollouts(trainer, self._scoring, self.continue_prefixes)
+        self._turn_rollouts = TurnRollouts(trainer, self)
         self.continue_turns = self._turn_rollouts.continue_from
         limit_to_context(trainer)
-
-    @property
-    def use_vllm(self) -> bool:
-        """Whether TRL generates with vLLM."""
-        return self._trainer.use_vllm
 
     @property
     def group_size(self) -> int:
@@ -184,12 +178,10 @@ class TrlEngine:
 
     def _score(self, calculate: Callable, *args: Any) -> torch.Tensor:
         """Rewards (N, functions) of the batch that TRL samples: what `calculate` returns. Collective."""
-        sampling = self.sampling
-        sampling.rewards_per_func, sampling.scores = self._scoring.of_batch(
-            calculate, *args, written=sampling.written, end_tokens=self._end_tokens
-        )
-        if snapshots := self._environments.snapshots:
-            self._turn_rollouts.batch = Conversations(*args[:3], written=sampling.scores.written, snapshots=snapshots)
+        sampling, turns = self.sampling, self._turn_rollouts
+        batch = Rollouts(*args, sampling.written or [[1] * len(ids) for ids in args[3]])
+        sampling.rewards_per_func, sampling.scores = self.score_batch(calculate, batch, end_tokens=self._end_tokens)
+        turns.batch, turns.snapshots = batch, self._environments.snapshots
         return sampling.rewards_per_func
 
     # Log-probabilities under the policy that sampled
@@ -308,7 +300,9 @@ class TrlEngine:
         if count > 1:
             most = max_of_each([x for p in parts for x in (len(p), max((budgets[k] for k in p), default=1))])
         by_prefix: list[list[Continuation]] = [[]] * len(prefixes)
-        for part, width, limit in zip(parts, most[::2], most[1::2], strict=False):
+        calls = [*zip(parts, most[::2], most[1::2], strict=False)]
+        is_hidden = count < 2 or self.args.disable_tqdm or not self.processes.is_main
+        for part, width, limit in tqdm(calls, disable=is_hidden, leave=False, delay=PROGRESS_DELAY):
             continuations = self._continue_once(
                 [prefixes[k] for k in part], n=n, budgets=[budgets[k] for k in part], most=width, limit=limit
             )

@@ -14,17 +14,12 @@ from ..rewards.guard import RewardError
 from ..rewards.steps import StepLedger, StepRewards, as_number
 from ..support.digests import short_digest
 from ..support.functions import unique_names
+from .step_rewards import merged
 
 
 REWARD = "step_rewards"  # attribute of an environment, and the name of its column of rewards
 # methods that are no tools of the policy where conversations are continued; other public methods are
 HIDDEN = ("snapshot", "restore")
-NOT_TOOLS = ("reset", "get_reward", *HIDDEN)
-
-
-def step_rewards(**kwargs: Any) -> list[None]:
-    """The reward function of a trainer without others, until it is known whether its environments have rewards."""
-    return [None] * len(kwargs["completions"])
 
 
 class Environments:
@@ -83,29 +78,28 @@ class Environments:
             raise ValueError(f"{what}: leave one of the two out, and return StepRewards from a reward function.")
         if self._keeps_snapshots:
             self._check_continuing(pool)
-            for name, tools in trainer._env_tools.items():
-                trainer._env_tools[name] = [tool for tool in tools if not _is_hidden(tool)]
-            trainer.tools = [tool for tool in trainer.tools if not _is_hidden(tool)]
-        if step_rewards in trainer.reward_funcs:  # as the first one
-            for column in (trainer.reward_funcs, trainer.reward_func_names, trainer.reward_processing_classes):
+            for tools in (*trainer._env_tools.values(), trainer.tools):
+                tools[:] = [tool for tool in tools if tool.__name__ not in HIDDEN]
+        columns = trainer.reward_funcs, trainer.reward_func_names, trainer.reward_processing_classes
+        if self.step_rewards in trainer.reward_funcs:  # as the first one, in place of none
+            for column in columns:
                 del column[0]
             trainer.reward_weights = trainer.reward_weights[1:]
         if has_rewards:  # after `get_reward`, which may fill the list; of weight 1, as TRL adds that
             self._column = len(trainer.reward_funcs)
-            trainer.reward_funcs.append(self._step_rewards)
-            trainer.reward_func_names.append(REWARD)
-            trainer.reward_processing_classes.append(None)
+            for column, value in zip(columns, (self.step_rewards, REWARD, None), strict=True):
+                column.append(value)
             trainer.reward_weights = torch.cat([trainer.reward_weights, torch.ones(1)])
         trainer.reward_func_names[:] = unique_names(trainer.reward_func_names)  # TRL logs equal names as one reward
         if not trainer.reward_funcs:
-            what = "there is no reward: give reward_funcs, or environments with get_reward() or step_rewards"
-            raise ValueError(f"{what}.")
+            raise ValueError(
+                "there is no reward: give reward_funcs, or environments with get_reward() or step_rewards."
+            )
 
     def _check_continuing(self, pool: list[Any]) -> None:
-        for one in pool:
-            if not _is_restored(one):
-                what = f"segmentation='turns' continues from where turns begin, and {type(one).__name__} has no"
-                raise ValueError(f"{what} snapshot() and restore(state): add them, or set rollouts='none'.")
+        if lacking := [type(one).__name__ for one in pool if not all(_has(one, name) for name in HIDDEN)]:
+            what = f"segmentation='turns' continues from where turns begin, and {lacking[0]} has no"
+            raise ValueError(f"{what} snapshot() and restore(state): add them, or set rollouts='none'.")
         trainer, args = self._trainer, self._trainer.args
         shares_engine = args.use_vllm and (args.vllm_mode == "server" or args.vllm_tensor_parallel_size > 1)
         if trainer.accelerator.num_processes > 1 and (shares_engine or trainer.layout in ("ZeRO-3", "FSDP")):
@@ -122,21 +116,17 @@ class Environments:
             RewardError: `step_rewards` is not empty after `reset`, or was not there when the trainer was made, or a
                 `state_key` cannot be compared.
         """
-        trainer = self._trainer
-        environments = getattr(trainer, "environments", None) or []
-        lengths, turn = self._lengths(), len(self._begun)
-        if turn == 0:
-            for one, length in zip(environments, lengths, strict=True):
-                if _has(one, REWARD) and (self._column is None or length):
-                    fix = "set it in __init__ too" if self._column is None else "empty it in reset()"
-                    what = f"{type(one).__name__}.{REWARD} has {length} values before the first turn of a rollout"
-                    raise RewardError(f"{what}: {fix}.")
-            if environments and self._keeps_snapshots:
-                for tools in (*trainer._sync_tool_dicts, *trainer._async_tool_dicts):
-                    for name in [name for name, tool in tools.items() if _is_hidden(tool)]:
-                        del tools[name]
+        environments, lengths, turn = self._instances, self._lengths(), len(self._begun)
+        for one, length in zip(environments, lengths, strict=True):
+            if turn == 0 and _has(one, REWARD) and (self._column is None or length):
+                fix = "set it in __init__ too" if self._column is None else "empty it in reset()"
+                what = f"{type(one).__name__}.{REWARD} has {length} values before the first turn of a rollout"
+                raise RewardError(f"{what}: {fix}.")
         self._begun.append(lengths)
         if self._keeps_snapshots:
+            for tools in (*self._trainer._sync_tool_dicts, *self._trainer._async_tool_dicts):
+                for name in HIDDEN:
+                    tools.pop(name, None)
             self.snapshots.append([copy.deepcopy(one.snapshot()) for one in environments])
         if self._reads_states:
             self._states.append([self._state(one, (i, turn)) for i, one in enumerate(environments)])
@@ -145,15 +135,17 @@ class Environments:
         """Notes what the environments hold when the last tool has run, before their rewards are asked for."""
         self._ended = self._lengths()
 
+    @property
+    def _instances(self) -> list[Any]:  # of the batch that is sampled
+        return getattr(self._trainer, "environments", None) or []
+
     def _lengths(self) -> list[int]:
-        return [len(getattr(one, REWARD, None) or ()) for one in getattr(self._trainer, "environments", None) or ()]
+        return [len(getattr(one, REWARD, None) or ()) for one in self._instances]
 
     def _state(self, one: Any, place: tuple[int, int]) -> int:
         key = one.state_key if _has(one, "state_key") else None
-        if key is None:
-            state = ("unknown", self._trainer.processes.rank, *place)
-        else:
-            state = ("known", _comparable(key, type(one).__name__))
+        unknown = "unknown", self._trainer.processes.rank, *place
+        state = unknown if key is None else ("known", _comparable(key, type(one).__name__))
         return int(short_digest([repr(state)])[:15], 16)
 
     def check_read(self) -> None:
@@ -168,31 +160,26 @@ class Environments:
 
     def states(self, written: Sequence[Sequence[int]]) -> list[list[int]] | None:
         """The state before each turn of each response, as a number; `None` if nothing compares states."""
-        if not self._reads_states:
-            return None
-        return [[states[i] for states in self._states[: _turns(row)]] for i, row in enumerate(written)]
+        rows = [[states[i] for states in self._states[: _turns(row)]] for i, row in enumerate(written)]
+        return rows if self._reads_states else None
 
-    def _step_rewards(
-        self, completions: list, completion_ids: list, environments: list, **kwargs: Any
-    ) -> list[float | None]:
+    def step_rewards(self, completions: list, environments: list, **kwargs: Any) -> list[float | None]:
         """A reward function: the total of each environment's `step_rewards`, `None` for one without."""
-        written = self.ledger.written or [[1] * len(ids) for ids in completion_ids]
         self._lengths_read = self._lengths()
-        rewards: list[StepRewards | None] = []
+        rewards: list[StepRewards | None] = [None] * len(environments)
         for i, one in enumerate(environments):
             if (values := getattr(one, REWARD, None)) is None:
-                rewards.append(None)
                 continue
             name = f"{type(one).__name__}.{REWARD}"
             numbers = [x if x is None else as_number(x) for x in values]
-            if any(x is None and y is not None for x, y in zip(numbers, values, strict=True)):
+            if numbers.count(None) > sum(x is None for x in values):
                 raise RewardError(f"{name} is {[*values]!r:.200}: give finite numbers, or None for not scored.")
             turns = [0] * len(numbers)
             if not self.totals_alone:
-                turns = self._turn_of_each(i, len(numbers), _turns(written[i]), completions[i], name)
-            rewards.append(_per_turn(numbers, turns, self.ledger))
-        self.ledger.note(self._column, rewards)
-        return [self.ledger.total(reward, i) for i, reward in enumerate(rewards)]
+                turns = self._turn_of_each(i, len(numbers), _turns(self.ledger.written[i]), completions[i], name)
+            by_turn = merged(turns, numbers, of_states=self.ledger.of_states) or ({0: None} if numbers else {})
+            rewards[i] = StepRewards([turn + 1 for turn in by_turn], [*by_turn.values()], unit="turn")
+        return self.ledger.note(self._column, rewards)
 
     def _turn_of_each(self, i: int, count: int, turns: int, completion: list[dict], name: str) -> list[int]:
         """The turn, from 0, that each of the `count` values of environment `i` belongs to."""
@@ -213,43 +200,21 @@ class Environments:
         return [0] * count
 
 
-def _per_turn(values: list[float | None], turn_of_each: list[int], ledger: StepLedger) -> StepRewards:
-    by_turn: dict[int, float] = {}
-    for value, turn in zip(values, turn_of_each, strict=True):
-        if value is not None:
-            by_turn[turn] = value + (0.0 if ledger.of_states else by_turn.get(turn, 0.0))
-    if values and not by_turn:
-        return StepRewards([1], [None], unit="turn")
-    return StepRewards([turn + 1 for turn in sorted(by_turn)], [by_turn[turn] for turn in sorted(by_turn)], "turn")
-
-
 def _turns(written: Sequence[int]) -> int:
     return int(turn_numbers(torch.tensor([written])).max()) + 1
 
 
 def _has(one: Any, name: str) -> bool:
     """Whether an environment has an attribute or a property, which is not read here: it may need `reset`."""
-    missing = object()
-    return inspect.getattr_static(one, name, missing) is not missing
-
-
-def _is_restored(one: Any) -> bool:
-    return all(callable(getattr(one, name, None)) for name in HIDDEN)
-
-
-def _is_hidden(tool: Any) -> bool:
-    """Whether a tool is `snapshot` or `restore` of an environment that has both."""
-    return getattr(tool, "__name__", "") in HIDDEN and _is_restored(getattr(tool, "__self__", None))
+    return inspect.getattr_static(one, name, inspect) is not inspect
 
 
 def _comparable(key: Any, environment: str) -> Any:
     """A key of which equal values have one text."""
     if isinstance(key, tuple):
         return tuple(_comparable(part, environment) for part in key)
-    if isinstance(key, str):
-        return str(key)
-    if isinstance(key, int):
-        return int(key)
+    if isinstance(key, (str, int)):
+        return str(key) if isinstance(key, str) else int(key)
     if (number := as_number(key)) is None:
         what = f"{environment}.state_key has {key!r:.80} (a {type(key).__name__})"
         raise RewardError(f"{what}: return a string, a number, or a tuple of these, equal for equal states.")

@@ -1,4 +1,4 @@
-"""Refuses what a trainer cannot do, before a model is loaded if possible."""
+"""Refuses what a trainer cannot do, before a model is loaded if possible, and overrides that leave out the credit."""
 
 import inspect
 import warnings
@@ -8,6 +8,7 @@ import trl
 from accelerate.logging import get_logger
 from datasets import IterableDataset
 from packaging.version import Version
+from transformers import TrainerCallback
 
 from ..config import CreditConfig
 from ..config.knobs import in_words, number, unmet, values_of, when
@@ -21,6 +22,7 @@ from .before_run import FirstRows
 logger = get_logger(__name__)
 
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # the only 1.15 is 1.15.0, which needs Triton to train
+OF_LOSS = ("compute_loss", "_compute_loss")
 _MAKE_TURNS = ("rollout_func", "tools", "environment_factory")  # arguments of GRPOTrainer
 # local variables of a trainer's `__init__` that `known_to_trl` leaves out; the others are arguments of GRPOTrainer
 _OURS = ("self", "__class__", "model", "reward_funcs", "args", "newer")
@@ -28,11 +30,9 @@ _OURS = ("self", "__class__", "model", "reward_funcs", "args", "newer")
 
 def check_trl_version(version: str) -> None:
     """Warns if TRL is newer than the newest release that the contract test of `_compute_loss` covers."""
-    release = Version(version)
-    newest = max(map(Version, TESTED_TRL_MINORS))
-    if (release.major, release.minor) > (newest.major, newest.minor):
-        message = f"trl {version} is newer than {newest}, the newest that trl_credit was tested with. Before a long run"
-        warnings.warn(f"{message}, run `pytest tests/loss/test_contract.py`, or install an older trl.", stacklevel=3)
+    if Version(version).release[:2] > max(Version(minor).release for minor in TESTED_TRL_MINORS):
+        text = f"trl {version} is newer than all that trl_credit was tested with: {', '.join(TESTED_TRL_MINORS)}"
+        warnings.warn(f"{text}. Before a long run, run `pytest tests/loss/test_contract.py`.", stacklevel=3)
 
 
 def check_arguments(args: Any, kwargs: dict[str, Any], *, expected: type[CreditConfig]) -> None:
@@ -43,37 +43,32 @@ def check_arguments(args: Any, kwargs: dict[str, Any], *, expected: type[CreditC
         ValueError: liger bypasses the loss, segments or `td_upper_bound` go with tools, environments or a rollout
             function, rows of a stream are drawn by number, or a function of the configuration is missing.
     """
+    kind, wanted, given = type(args).__name__, expected.__name__, kwargs.get
     if not isinstance(args, CreditConfig):
-        what = f"args is a {type(args).__name__}, which has no credit knobs"
-        raise TypeError(
-            f"{what}: pass {expected.__name__}.from_trl(args), or a {expected.__name__} with the same fields."
-        )
+        raise TypeError(f"args is a {kind}, which has no credit knobs: pass {wanted}.from_trl(args), or a {wanted}.")
     known = [preset.config for preset in PRESETS.values()]
     own = next(of for of in type(args).__mro__ if of is CreditConfig or of in known)
     if expected in known and own is not expected:  # the card would name another algorithm than the one that trains
-        what = f"args is a {type(args).__name__}, which is not of this trainer's algorithm"
-        named = own.__name__.replace("Config", "Trainer")
-        raise TypeError(f"{what}: build a {expected.__name__}, or train with {named}.")
+        fix = f"build a {wanted}, or train with {own.__name__.replace('Config', 'Trainer')}"
+        raise TypeError(f"args is a {kind}, which is not of this trainer's algorithm: {fix}.")
     if args.use_liger_kernel and Version(trl.__version__) < Version("1.14"):
-        what = f"use_liger_kernel=True bypasses the loss in trl {trl.__version__}, and all credit with it"
-        raise ValueError(f"{what}: set use_liger_kernel=False, or install trl>=1.14.")
-    if args.draws_prompts and isinstance(kwargs.get("train_dataset"), IterableDataset):
-        name = "prompt_sampler" if args.prompt_sampler != "data" else "groups"
-        what = f"{name}={getattr(args, name)!r} draws rows by number, and train_dataset is a stream"
+        raise ValueError("use_liger_kernel=True bypasses the loss before trl 1.14: set it to False, or update trl.")
+    if args.draws_prompts and isinstance(given("train_dataset"), IterableDataset):
+        what = values_of(args, ["prompt_sampler" if args.prompt_sampler != "data" else "groups"])
         fix = "load it without streaming=True, or set prompt_sampler='data' and groups to 'keep' or 'replace'"
-        raise ValueError(f"{what}: {fix}.")
-    has_turns = any(kwargs.get(name) for name in _MAKE_TURNS)
+        raise ValueError(f"{what} draws rows by number, and train_dataset is a stream: {fix}.")
+    has_turns = any(map(given, _MAKE_TURNS))
     by_turn = {"trace_unit": args.has_trace and args.trace_unit == "turn", "turn_average": args.turn_average}
     if idle := [name for name, acts in by_turn.items() if acts and not has_turns]:
-        what = f"{values_of(args, idle)} does nothing for responses of one turn"
-        raise ValueError(f"{what}: give the trainer tools, environment_factory or rollout_func, or leave it out.")
+        fix = "give the trainer tools, environment_factory or rollout_func, or leave it out"
+        raise ValueError(f"{values_of(args, idle)} does nothing for responses of one turn: {fix}.")
     for name in args.custom_functions():  # a saved configuration may name a function that is missing here
         args.custom_function(name)
-    environment, others = kwargs.get("environment_factory"), kwargs.get("tools") or kwargs.get("rollout_func")
     divides_turns = args.rollouts == "chain" and args.segmentation == "turns"
-    if divides_turns and environment is None:
-        what = "segmentation='turns' divides conversations with environments"
-        raise ValueError(f"{what}: give the trainer environment_factory, or set another segmentation.")
+    if divides_turns and given("environment_factory") is None:
+        fix = "give the trainer environment_factory, or set another segmentation"
+        raise ValueError(f"segmentation='turns' divides conversations with environments: {fix}.")
+    others = given("tools") or given("rollout_func")
     if args.rollouts != "none" and has_turns and (others or not divides_turns):
         what = f"{values_of(args, ['rollouts', 'segmentation'])}: their responses cannot be continued from the middle"
         fix = "set rollouts='none', or with an environment alone rollouts='chain' and segmentation='turns'"
@@ -110,19 +105,25 @@ def reward_rows(args: CreditConfig, kwargs: dict[str, Any], first_rows: list[Fir
     """The names that the rows of each data set of a trainer pass to the reward functions."""
     environments = ("environments",) if kwargs.get("environment_factory") is not None else ()
     is_known = kwargs.get("rollout_func") is None  # which adds columns
-    rows_of = []
-    for what, _, rows in first_rows:
-        columns = tuple(rows[0])
-        if args.remove_unused_columns:
-            what += " with remove_unused_columns=True (set it to False)"
-            columns = tuple(name for name in columns if name in ("prompt", "image", "images"))
-        rows_of.append(Rows(what, columns if is_known else None, environments))
-    return rows_of
+    cuts, kept = args.remove_unused_columns, ("prompt", "image", "images")
+    note = " with remove_unused_columns=True (set it to False)" * cuts
+    columns_of = {what + note: tuple(x for x in rows[0] if x in kept or not cuts) for what, _, rows in first_rows}
+    return [Rows(what, columns if is_known else None, environments) for what, columns in columns_of.items()]
 
 
-def warn_about_updates(args: CreditConfig, *, needs_drift: bool) -> None:
-    """Warns if the number of updates per generation batch does not fit: OPO's baseline is derived for exactly on-policy
-    learning without KL, and a credit function that `needs_drift` changes nothing with one update."""
+def check_made(trainer: trl.GRPOTrainer, *, needs_drift: bool) -> None:
+    """Checks a trainer once it is made. Warns if the number of updates per generation batch does not fit: OPO's
+    baseline is derived for exactly on-policy learning without KL, and a credit function that `needs_drift` changes
+    nothing with one update.
+
+    Raises:
+        ValueError: the reference model would be random on every process but the first.
+    """
+    args, sharding = trainer.args, getattr(trainer.accelerator.state, "fsdp_plugin", None)
+    has_reference = getattr(trainer, "ref_model", None) is not None
+    if has_reference and sharding is not None and sharding.cpu_ram_efficient_loading:
+        what = f"fsdp_cpu_ram_efficient_loading: true with beta={args.beta} leaves the reference model random on all"
+        raise ValueError(f"{what} processes but the first: set it to false for accelerate, or beta=0.")
     if needs_drift and args.is_aligned:
         updates = values_of(args, ["steps_per_generation", "gradient_accumulation_steps", "num_iterations"])
         what = f"credit={args.credit!r} changes nothing while the policy that is trained is the one that sampled"
@@ -137,15 +138,59 @@ def warn_about_updates(args: CreditConfig, *, needs_drift: bool) -> None:
         logger.warning(f"{what}, and this run has {values_of(args, wrong)}: {fix}")
 
 
-def check_sharding(state: Any, args: CreditConfig, *, reference: Any) -> None:
-    """Checks the accelerator's state, given the reference model or `None`.
+def override_of(trainer: trl.GRPOTrainer, name: str) -> str | None:
+    """ "Class.method" if a subclass, a mixin or the instance overrides a method of the package, else `None`."""
+    owner = next(one for one in type(trainer).__mro__ if name in vars(one))
+    if name in vars(trainer):
+        where = " (set on the instance)"
+    elif owner.__module__.partition(".")[0] in ("transformers", "trl", "trl_credit"):
+        return None
+    else:
+        where = f" (of {owner.__name__})" * (owner is not type(trainer))
+    return f"{type(trainer).__name__}.{name}{where}"
 
-    Raises:
-        ValueError: the reference model would be random on every process but the first.
+
+class Overrides(TrainerCallback):
+    """Refuses a training step in which an override left out what carries credit. Not its source decides, but what ran.
+
+    Args:
+        trainer (`GRPOTrainer`):
+            Gets this callback. Its methods add their names to `ran`.
     """
-    fsdp = getattr(state, "fsdp_plugin", None)
-    if fsdp is not None and fsdp.cpu_ram_efficient_loading and reference is not None:
-        raise ValueError(
-            f"fsdp_cpu_ram_efficient_loading: true with beta={args.beta} leaves the reference model random on all "
-            "processes but the first: set it to false in the accelerate configuration, or beta=0."
-        )
+
+    def __init__(self, trainer: trl.GRPOTrainer) -> None:
+        self._trainer = trainer
+        self.ran: set[str] = set()  # methods of the package that have run in this step
+        trainer.add_callback(self)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.ran.clear()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for name in ("training_step", "_prepare_inputs", "_compute_loss"):
+            self.require(name)
+
+    def require(self, name: str) -> None:
+        """Checks that a method of the package has run in this step.
+
+        Raises:
+            TypeError: it has not. The message names the override and the ways out.
+        """
+        if name not in self.ran:
+            labels = [override_of(self._trainer, one) for one in (OF_LOSS if name in OF_LOSS else (name,))]
+            who = " or ".join(filter(None, labels)) or f"{type(self._trainer).__name__}.{name}"
+            what = f"{who} did not call super() in this training step, which would leave out the credit of"
+            fix = f"call super().{name} and add to what it returns, or train with trl.GRPOTrainer, or write a `credit`"
+            raise TypeError(f"{what} {self._trainer.algorithm_name}: {fix} function.")
+
+    def check_forward(self, calls: int) -> None:
+        """Checks that the package's forward pass, which writes credit, ran once in a loss.
+
+        Raises:
+            RuntimeError: it did not, by an override or by the installed TRL.
+        """
+        if calls != 1:
+            override = override_of(self._trainer, "_get_per_token_logps_and_entropies")
+            what = f"computed log-probabilities {calls} times in one loss, not once, by super(), so credit was lost"
+            fix = f"install trl {' or '.join(TESTED_TRL_MINORS)}" if override is None else "call super() there, once"
+            raise RuntimeError(f"{override or f'TRL {trl.__version__}'} {what}: {fix}.")

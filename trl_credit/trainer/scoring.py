@@ -1,13 +1,14 @@
 """TRL's reward functions, on the batch that TRL samples and on other responses."""
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from accelerate.logging import get_logger
 from trl.chat_template_utils import parse_response
 from trl.data_utils import is_conversational
 
+from ..config import CreditConfig
 from ..loss.belief import correct_columns
 from ..observe.meter import Meter
 from ..rewards.guard import RewardError, isolated
@@ -21,11 +22,29 @@ from .step_rewards import place_steps
 
 logger = get_logger(__name__)  # logs on the main process only
 
-LARGEST = 1e18  # of a reward: squares of sums of them must be finite in 32 bits
+LARGEST = 1e18  # reward: squares of sums of rewards must be finite in 32 bits
+
+
+class Rollouts(NamedTuple):
+    """Responses of this process, as TRL gives them to reward functions.
+
+    Attributes:
+        examples: Rows of the data set.
+        prompts: Texts or messages, with what `reset` of an environment added.
+        completions: Texts or messages.
+        completion_ids: Tokens of the responses, with those of tools.
+        written: Which tokens of each response the policy wrote (1) and which a tool (0).
+    """
+
+    examples: list[dict[str, Any]]
+    prompts: list[Any]
+    completions: list[Any]
+    completion_ids: list[list[int]]
+    written: list[list[int]]
 
 
 class TrlScoring:
-    """Scores responses with the reward functions of a TRL trainer.
+    """Scores responses with the reward functions of a TRL trainer. The base class of its engine.
 
     Args:
         trainer ([`~trl_credit.runs.resumable.ResumableTrainer`]):
@@ -37,108 +56,77 @@ class TrlScoring:
     """
 
     def __init__(self, trainer: ResumableTrainer, meter: Meter, environments: Environments) -> None:
-        self._trainer, self._meter = trainer, meter
+        self._trainer, self.meter, self.processes = trainer, meter, trainer.processes
+        self.args: CreditConfig = trainer.args
         self._environments, self._ledger = environments, environments.ledger
-        self._has_noted = False
         self._weights = trainer.reward_weights.tolist()
         self._correct = correct_columns(trainer.args, trainer.reward_func_names, weights=self._weights)
+        self._expects_steps = self.args.returns not in ("outcome", "state_groups")  # states divide a reward at the end
 
-    def of_batch(
-        self,
-        calculate: Callable,
-        inputs: list[dict[str, Any]],
-        prompts: list,
-        completions: list,
-        completion_ids: list[list[int]],
-        *,
-        written: list[list[int]] | None,
-        end_tokens: Collection[int],
+    def score_batch(
+        self, calculate: Callable, batch: Rollouts, *, end_tokens: Collection[int]
     ) -> tuple[torch.Tensor, StepScores]:
         """Rewards (N, functions) of the rows of all processes, and the rewards along the rows of this one. Collective.
 
         Args:
             calculate (`Callable`):
                 The trainer's `_calculate_rewards`, which a subclass may override.
-            written (`list[list[int]]`, *optional*):
-                Which tokens of each response the policy wrote (1) and which a tool (0); `None`: all.
             end_tokens (collection of `int`):
                 Tokens that end a response.
 
         Raises:
             RewardError: a reward is too large, or one along a response lies in no response.
         """
-        self._ledger.written, self._environments.totals_alone = written, False
-        rewards = self._rewards(calculate, inputs, prompts, completions, completion_ids)
+        self._environments.totals_alone = False
+        rewards = self._rewards(calculate, batch)
         self._environments.check_read()
-        scores = StepScores(written or [[1] * len(ids) for ids in completion_ids], self._weights)
-        truncated = [not ids or ids[-1] not in end_tokens for ids in completion_ids]
+        scores = StepScores(batch.written, self._weights, states=self._environments.states(batch.written))
+        truncated = [not ids or ids[-1] not in end_tokens for ids in batch.completion_ids]
         for column, steps in self._ledger.take().items():
-            scores.placed[column], late = place_steps(
-                steps,
-                self._ledger,
-                name=self._trainer.reward_func_names[column],
-                prompts=prompts,
-                completions=completions,
-                completion_ids=completion_ids,
-                truncated=truncated,
-                tokenizer=self._trainer.processing_class,
-            )
+            name, tokenizer = self._trainer.reward_func_names[column], self._trainer.processing_class
+            texts = batch.prompts, batch.completions, batch.completion_ids, truncated
+            scores.placed[column], late = place_steps(steps, self._ledger, *texts, name=name, tokenizer=tokenizer)
             scores.late += late
-        scores.states = self._environments.states(scores.written)
-        self._note_steps(bool(scores.placed))
+        if self._expects_steps and not self.processes.max(int(bool(scores.placed))):
+            logger.warning(
+                f"returns={self.args.returns!r} found no rewards along the responses of the first generation batch, "
+                "only one per response: an environment's list must be called `step_rewards` (set in __init__), and a "
+                "reward function must return StepRewards or a value per token."
+            )
+        self._expects_steps = False
         return rewards, scores
 
-    def _rewards(
-        self, calculate: Callable, inputs: list[dict[str, Any]], prompts: list, completions: list, ids: list[list[int]]
-    ) -> torch.Tensor:
+    def _rewards(self, calculate: Callable, batch: Rollouts) -> torch.Tensor:
         self._ledger.take()  # of a batch that failed
-        trainer, count = self._trainer, len(prompts)
+        self._ledger.written = batch.written
+        trainer, count = self._trainer, len(batch.prompts)
         try:
-            with self._meter.timed("rewards"), isolated():  # `async` functions run at the same time
-                rewards = calculate(inputs, prompts, completions, ids)
+            with self.meter.timed("rewards"), isolated():  # `async` functions run at the same time
+                rewards = calculate(batch.examples, batch.prompts, batch.completions, batch.completion_ids)
         except BaseException:  # also an interrupt: calls left in TRL's event loop must not be timed out later
             forget_calls()
             raise
-        shape = (count * trainer.processes.count, len(trainer.reward_funcs))
+        shape = (count * self.processes.count, len(trainer.reward_funcs))
         if tuple(rewards.shape) != shape:
             what = f"{type(trainer).__name__}._calculate_rewards returned a tensor of shape {tuple(rewards.shape)}"
             raise RewardError(f"{what}, not {shape}: (responses of all processes, reward functions).")
-        self._ledger.keep_unchanged(rewards[trainer.processes.rank * count :][:count])
+        self._ledger.keep_unchanged(rewards[self.processes.rank * count :][:count])
         columns = trainer._pending_extra_logs
         for name in [name for name, values in columns.items() if len(values) != count]:  # of unknown rows
             what = f"{len(columns.pop(name))} values for {count} responses: it is left out"
             report(f"column {name!r} of log_extra", what)
-        self._check_size(rewards)
+        sums_first = self.args.multi_objective_aggregation == "sum_then_normalize"
+        weighted = rewards * trainer.reward_weights.to(rewards.device) if sums_first else rewards
+        # their standard deviation could be infinite, and A then 0; an infinite reward of weight 0 is NaN
+        if (is_large := ~(weighted.abs() <= LARGEST) & ~rewards.isnan()).any():
+            row, column = is_large.nonzero()[0].tolist()
+            what = (
+                f"reward {trainer.reward_func_names[column]!r} is {rewards[row, column]:.3g} for row {row} of the batch"
+            )
+            raise RewardError(f"{what}: its square overflows 32 bits. Scale the reward, or lower its reward_weights.")
         return rewards
 
-    def _check_size(self, rewards_per_func: torch.Tensor) -> None:
-        """Raises a `RewardError` if a reward is larger than `LARGEST` where advantages are made of it: the standard
-        deviation could be infinite then, and every advantage 0."""
-        weighted = rewards_per_func
-        if self._trainer.args.multi_objective_aggregation == "sum_then_normalize":
-            weighted = rewards_per_func * self._trainer.reward_weights.to(rewards_per_func.device)
-        # an infinite reward of weight 0 is NaN, and refused
-        is_large = ~(weighted.abs() <= LARGEST) & ~rewards_per_func.isnan()
-        if is_large.any():
-            row, column = is_large.nonzero()[0].tolist()
-            name, value = self._trainer.reward_func_names[column], rewards_per_func[row, column].item()
-            what = f"reward {name!r} is {value:.3g} for row {row} of the batch: its square overflows 32 bits"
-            raise RewardError(f"{what}. Scale the reward, such as to [0, 1], or lower its reward_weights.")
-
-    def _note_steps(self, has_steps: bool) -> None:
-        """Warns if the first batch has one number per response, and `returns` needs steps. Collective."""
-        returns = self._trainer.args.returns
-        if self._has_noted or returns in ("outcome", "state_groups"):  # states divide a reward at the end
-            return
-        self._has_noted = True
-        if not self._trainer.processes.max(int(has_steps)):
-            logger.warning(
-                f"returns={returns!r} found no rewards along the responses of the first generation batch, only one per "
-                "response: an environment's list must be called `step_rewards` (set in __init__), and a reward "
-                "function must return StepRewards or a value per token."
-            )
-
-    def of_responses(
+    def score_responses(
         self, examples: list[dict[str, Any]], completion_ids: list[list[int]], *, most: int | None = None
     ) -> torch.Tensor:
         """Rewards by function, shape (n, functions), of responses to the prompts of rows of the data set. Collective.
@@ -155,34 +143,24 @@ class TrlScoring:
                 The largest number of responses of a process, if known: saves a collective call.
         """
         trainer, own = self._trainer, len(completion_ids)
-        count = trainer.processes.max(own) if most is None else most
+        count = self.processes.max(own) if most is None else most
         if count == 0:
-            return torch.zeros(0, len(trainer.reward_funcs), device=trainer.processes.device)
+            return torch.zeros(0, len(trainer.reward_funcs), device=self.processes.device)
         ids = [*completion_ids, *(completion_ids[:1] or [[trainer._tokenizer.eos_token_id]]) * (count - own)]
         examples = [*examples[:own], *examples[:1] * (count - own)]
         prompts = [example["prompt"] for example in examples]
-        return self.of_others(examples, prompts, self.decode_responses(prompts, ids), ids, own=own)
+        others = Rollouts(examples, prompts, self.decode_responses(prompts, ids), ids, [[1] * len(x) for x in ids])
+        return self.score_others(others, own=own)
 
-    def of_others(
-        self,
-        examples: list,
-        prompts: list,
-        completions: list,
-        completion_ids: list,
-        *,
-        own: int,
-        written: list[list[int]] | None = None,
-    ) -> torch.Tensor:
+    def score_others(self, others: Rollouts, *, own: int) -> torch.Tensor:
         """Rewards (`own`, functions) of the first responses that are not of the batch, left out of the metrics of
         rewards. All processes give as many. Collective."""
-        trainer = self._trainer
-        self._ledger.written, self._environments.totals_alone = written, True
-        # with a subclass's override, as for a batch
-        rewards = self._rewards(trainer._calculate_rewards, examples, prompts, completions, completion_ids)
+        trainer, self._environments.totals_alone = self._trainer, True
+        rewards = self._rewards(trainer._calculate_rewards, others)  # with a subclass's override, as for a batch
         self._ledger.take()
         trainer._pending_extra_logs.clear()  # columns of the table of completions, which has other rows
         trainer._pending_metrics.clear()
-        return rewards[trainer.processes.rank * len(prompts) :][:own]
+        return rewards[self.processes.rank * len(others.prompts) :][:own]
 
     def decode_responses(self, prompts: list, completion_ids: list[list[int]]) -> list:
         """Responses in the form that reward functions get them: texts, or messages where prompts are conversations."""
@@ -194,11 +172,11 @@ class TrlScoring:
         texts = trainer.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
         return [[{"role": "assistant", "content": text}] for text in texts] if is_chat else texts
 
-    def total(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
+    def total_reward(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
         """Weighted sum of the reward functions, shape (N, functions) → (N,); NaN where none of them applies."""
         return _sum(rewards_per_func * self._trainer.reward_weights.to(rewards_per_func.device))
 
-    def correct(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
+    def correct_reward(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
         """Unweighted sum of the functions that say what is correct, shape (N, functions) → (N,); NaN where none of them
         applies, or nothing reads it."""
         return _sum(rewards_per_func[:, self._correct])

@@ -20,18 +20,17 @@ _NAMES = {"char": "characters", "token": "tokens", "turn": "turns"}
 def place_steps(
     rewards: Sequence[ResponseReward],
     ledger: StepLedger,
-    *,
-    name: str,
     prompts: Sequence[Any],
     completions: Sequence[Any],
     completion_ids: Sequence[list[int]],
     truncated: Sequence[bool],
+    *,
+    name: str,
     tokenizer: PreTrainedTokenizerBase,
 ) -> tuple[Placed, int]:
     """Where the rewards of one function lie, and how many steps end after a truncated response.
 
-    A reward lies at the last token of its step that the policy wrote. Rewards at one token add up; of scores of states
-    the later one counts.
+    A reward lies at the last token of its step that the policy wrote.
 
     Args:
         rewards (sequence of [`~trl_credit.rewards.steps.ResponseReward`]):
@@ -67,22 +66,28 @@ def place_steps(
                 raise RewardError(f"reward function {name!r} returned {error} for {where}.") from error
             late += len(ends) - len(counts)
             counts += [len(ids)] * (len(ends) - len(counts))
+            if counts[:1] == [0]:  # the state after the prompt
+                first, counts, known = known[0][1], counts[1:], known[1:]
             own = written_t.nonzero().flatten()
             # the last token of the policy among the first `count`
             last = torch.searchsorted(own, torch.tensor(counts, dtype=torch.long)) - 1
             tokens = own[last.clamp(min=0)].tolist() if len(own) else []
-            by_token: dict[int, float] = {}
-            for count, token, (_, value) in zip(counts, tokens, known, strict=False):
-                if count == 0:
-                    first = value
-                else:
-                    by_token[token] = value + (0.0 if ledger.of_states else by_token.get(token, 0.0))
-            positions = torch.tensor(sorted(by_token), dtype=torch.long)
-            values = torch.tensor([by_token[token] for token in sorted(by_token)], dtype=torch.float64)
+            by_token = merged(tokens, [x for _, x in known[: len(tokens)]], of_states=ledger.of_states)
+            positions = torch.tensor([*by_token], dtype=torch.long)
+            values = torch.tensor([*by_token.values()], dtype=torch.float64)
         placed.positions.append(positions)
         placed.values.append(values)
         placed.first.append(first)
     return placed, late
+
+
+def merged(places: Sequence[int], values: Sequence[float | None], *, of_states: bool) -> dict[int, float]:
+    """The rewards at each place, ascending, without those not scored: their sum, or of scores of states the last."""
+    by_place: dict[int, float] = {}
+    for place, value in zip(places, values, strict=True):
+        if value is not None:
+            by_place[place] = value + (0.0 if of_states else by_place.get(place, 0.0))
+    return dict(sorted(by_place.items()))
 
 
 def _token_counts(
@@ -105,11 +110,9 @@ def _token_counts(
         turn_ends = [0, *((written_t & ~after_t).nonzero().flatten() + 1).tolist()]
         return [turn_ends[end] for end in ends if end < len(turn_ends)]
     text = tokenizer.decode(ids, skip_special_tokens=True)
-    shown = completion
+    shown = completion[0].get("content") if len(completion) == 1 and not isinstance(completion, str) else completion
     if not isinstance(shown, str):
-        if len(shown) != 1 or not isinstance(shown[0].get("content"), str):
-            raise ValueError("steps in characters of more than one message of text (set unit='turn' or 'token')")
-        shown = shown[0]["content"]
+        raise ValueError("steps in characters of more than one message of text (set unit='turn' or 'token')")
     begin = text.find(shown)
     if begin < 0 or (text.find(shown, begin + 1) >= 0 and shown != text):
         raise ValueError("steps in characters of a text that is not once in the decoded response (set unit='token')")

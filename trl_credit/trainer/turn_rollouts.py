@@ -6,46 +6,23 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from trl import GRPOTrainer
 from trl.chat_template_utils import parse_response
 
 from ..credit.tokens import turn_numbers
-from ..rollouts.policy import Continuation
 from .engine_calls import temporarily
-from .environments import NOT_TOOLS
-from .scoring import TrlScoring
+from .scoring import Rollouts
+
+
+if TYPE_CHECKING:
+    from .engine import TrlEngine
 
 
 # before TRL 1.16 the types of a call's arguments are not those of the tool
 _TYPES_ARGUMENTS = "tools" in inspect.signature(parse_response).parameters
-
-
-@dataclass
-class Conversations:
-    """The responses of a generation batch of this process, as the reward functions got them.
-
-    Attributes:
-        examples: Rows of the data set.
-        prompts: Messages of the prompts, with what `reset` of the environments added.
-        completions: Messages of the responses.
-        written: Which tokens of each response the policy wrote (1) and which a tool (0).
-        snapshots: Per turn, the state of each environment before it.
-    """
-
-    examples: list[dict[str, Any]]
-    prompts: list[list[dict]]
-    completions: list[list[dict]]
-    written: list[list[int]]
-    snapshots: list[list[Any]]
-
-    def before(self, row: int, turn: int) -> list[dict]:
-        """The messages of a response before one of its turns."""
-        messages = self.completions[row]
-        own = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
-        return messages[: own[turn]] if turn < len(own) else messages
 
 
 @dataclass
@@ -77,18 +54,21 @@ class TurnRollouts:
     Args:
         trainer (`GRPOTrainer`):
             With environments that have `snapshot()` and `restore(state)`.
-        scoring ([`TrlScoring`]):
-            Scores the conversations.
-        continue_prefixes (`Callable`):
-            `(prefixes, n=…, budgets=…)` → the first turn of each continuation.
+        engine ([`TrlEngine`]):
+            Samples the first turn of each continuation, and scores the conversations.
     """
 
-    def __init__(
-        self, trainer: GRPOTrainer, scoring: TrlScoring, continue_prefixes: Callable[..., list[Continuation]]
-    ) -> None:
-        self._trainer, self._scoring, self._continue_prefixes = trainer, scoring, continue_prefixes
-        self.batch: Conversations | None = None  # the last one
+    def __init__(self, trainer: GRPOTrainer, engine: "TrlEngine") -> None:
+        self._trainer, self._engine = trainer, engine
+        self.batch: Rollouts | None = None  # the last one
+        self.snapshots: list[list[Any]] = []  # per turn, the state of each environment before it
         self._pool: dict[Any, list[Any]] = {}
+
+    def _before(self, row: int, turn: int) -> list[dict]:
+        """The messages of a response before one of its turns."""
+        messages = self.batch.completions[row]
+        own = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
+        return messages[: own[turn]] if turn < len(own) else messages
 
     def continue_from(
         self,
@@ -111,9 +91,9 @@ class TurnRollouts:
             most (`int`):
                 The largest number of states of all processes.
         """
-        trainer, batch = self._trainer, self.batch
+        trainer = self._trainer
         prefixes = [prompt_ids[row] + completion_ids[row][:b] for row, b in places]
-        continuations = iter(self._continue_prefixes(prefixes, n=n, budgets=budgets))
+        continuations = iter(self._engine.continue_prefixes(prefixes, n=n, budgets=budgets))
         used: Counter = Counter()
         conversations = [
             self._begun(row, b, prefix, next(continuations).ids, completion_ids[row][:b], used)
@@ -122,24 +102,23 @@ class TurnRollouts:
         ]
         self._run_tools(conversations, prompt_ids)
         # processes with fewer conversations score the first of their batch again, so that all gather equal shapes
-        first = trainer.environments[0], list(completion_ids[0]), batch.written[0]
+        first = trainer.environments[0], list(completion_ids[0]), self.batch.written[0]
         scored = conversations + [_Continued(0, sys.maxsize, 0, None, *first, [])] * (n * most - len(conversations))
+        others = Rollouts(
+            [self.batch.examples[x.row] for x in scored],
+            [self.batch.prompts[x.row] for x in scored],
+            [self._before(x.row, x.turn) + x.added for x in scored],
+            [x.ids for x in scored],
+            [x.written for x in scored],
+        )
         with temporarily(trainer, environments=[x.environment for x in scored]):
-            rewards = self._scoring.of_others(
-                [batch.examples[x.row] for x in scored],
-                [batch.prompts[x.row] for x in scored],
-                [batch.before(x.row, x.turn) + x.added for x in scored],
-                [x.ids for x in scored],
-                own=len(conversations),
-                written=[x.written for x in scored],
-            )
+            rewards = self._engine.score_others(others, own=len(conversations))
         return rewards, [x.ids[x.begin :] for x in conversations]
 
     def _begun(self, row: int, b: int, prefix: list[int], new: list[int], ids: list[int], used: Counter) -> _Continued:
         """A conversation after its first turn of tokens `new`, in the environment of its kind that is `used` next."""
-        trainer, batch = self._trainer, self.batch
-        example = dict(batch.examples[row])
-        turn = int(turn_numbers(torch.tensor([batch.written[row]]))[0, b])
+        trainer, example = self._trainer, dict(self.batch.examples[row])
+        turn = int(turn_numbers(torch.tensor([self.batch.written[row]]))[0, b])
         name = example.pop("environment", None) if trainer._multi_environment else None
         pool = self._pool.setdefault(name, [])
         if used[name] == len(pool):
@@ -147,10 +126,10 @@ class TurnRollouts:
         environment = pool[used[name]]
         used[name] += 1
         environment.reset(**example)
-        environment.restore(copy.deepcopy(batch.snapshots[turn][row]))
+        environment.restore(copy.deepcopy(self.snapshots[turn][row]))
         typed = {"tools": trainer._env_tools[name]} if _TYPES_ARGUMENTS else {}
         message = parse_response(trainer._tokenizer, new, prefix=prefix, **typed)
-        written = batch.written[row][:b] + [1] * len(new)
+        written = self.batch.written[row][:b] + [1] * len(new)
         return _Continued(row, turn, b, name, environment, ids + new, written, [message])
 
     def _run_tools(self, conversations: list[_Continued], prompt_ids: Sequence[list[int]]) -> None:
@@ -158,7 +137,7 @@ class TurnRollouts:
         trainer = self._trainer
         for turn in sorted({x.turn for x in conversations}):
             part = [x for x in conversations if x.turn == turn]
-            tools = [_tools_of(trainer, x.environment) for x in part]
+            tools = [self._tools_of(x) for x in part]
             state = {
                 "environments": [x.environment for x in part],
                 "_batch_environments": [x.name for x in part],
@@ -166,7 +145,7 @@ class TurnRollouts:
                 "_async_tool_dicts": [waiting for _, waiting in tools],
                 "max_tool_calling_iterations": trainer.max_tool_calling_iterations - turn,
             }
-            prompts = [self.batch.prompts[x.row] + self.batch.before(x.row, turn) for x in part]
+            prompts = [self.batch.prompts[x.row] + self._before(x.row, turn) for x in part]
             texts = [prompt_ids[x.row] for x in part], [x.ids for x in part], [x.added for x in part]
             with temporarily(trainer, **state):
                 masks, messages, longer, *_ = trainer._tool_call_loop(prompts, *texts, None, None, {})
@@ -174,11 +153,10 @@ class TurnRollouts:
                 x.written += mask[len(x.written) :]  # the loop takes the tokens before for the policy's
                 x.added, x.ids = added, ids
 
-
-def _tools_of(trainer: GRPOTrainer, one: Any) -> tuple[dict[str, Callable], dict[str, Callable]]:
-    """The tools of a conversation in an environment, those that are not `async` and those that are."""
-    names = [name for name, _ in inspect.getmembers(type(one), predicate=inspect.isfunction)]
-    own = [getattr(one, name) for name in names if name not in NOT_TOOLS and not name.startswith("_")]
-    tools = {tool.__name__: tool for tool in (*trainer._standalone_tools, *own)}
-    waiting = {name: tool for name, tool in tools.items() if inspect.iscoroutinefunction(tool)}
-    return {name: tool for name, tool in tools.items() if name not in waiting}, waiting
+    def _tools_of(self, conversation: _Continued) -> tuple[dict[str, Callable], dict[str, Callable]]:
+        """The tools of a conversation by name, those that are not `async` and those that are."""
+        trainer, tools, waiting = self._trainer, {}, {}
+        for tool in trainer._env_tools[conversation.name]:  # methods of another environment of this kind
+            own = tool if tool in trainer._standalone_tools else getattr(conversation.environment, tool.__name__)
+            (waiting if inspect.iscoroutinefunction(own) else tools)[tool.__name__] = own
+        return tools, waiting
