@@ -13,11 +13,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from trl_credit import ALGORITHMS
 from trl_credit.cli import main
-from trl_credit.demo import demo_reward
+from trl_credit.demo import demo_model_path, demo_reward
 from trl_credit.lab.explain import explain
 from trl_credit.lab.explain.sampling import PROMPTS, RESPONSES
 from trl_credit.lab.explain.table import COLUMNS, rows_of
 from trl_credit.observe import rollout_log
+from trl_credit.observe.schema import read_shard
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def test_a_run_without_a_log_samples_responses(finished, command_said):
     assert code == 0 and f"{finished} has no rollout log: samples {what}" in error
     assert f"{finished} has no rollout log: sampled {what}, kept in explain.jsonl." in said
     assert "| GRPO " in said and "| S-trace " in said and what in (finished / "explain.html").read_text()
-    rows = [json.loads(line) for line in (finished / "explain.jsonl").read_text().splitlines()]
+    rows = read_shard(finished / "explain.jsonl").responses
     assert len(rows) == PROMPTS * RESPONSES and len({row["prompt"] for row in rows}) == PROMPTS
     assert [row["reward"] for row in rows] == demo_reward([r["completion"] for r in rows], [r["answer"] for r in rows])
     assert all("".join(row["tokens"]) == row["completion"] + "<eos>" for row in rows if not row["truncated"])
@@ -55,23 +56,17 @@ def test_a_run_without_a_log_samples_responses(finished, command_said):
     assert kept[: kept.index("\n\n")] == table
 
 
-def test_a_run_whose_recipe_does_not_name_its_data_is_refused(finished, command_said):
-    def refused(message: str) -> None:
-        code, _, error = command_said("explain", finished)
-        last = error.splitlines()[-1]
-        assert code == 2 and message in last and "--log_credit 10" in last and f"--model {finished}" in last
-
+def test_a_run_that_does_not_name_its_data_is_refused(finished, command_said):
     record = finished / "credit_run.json"
     known = json.loads(record.read_text())
-    del known["task"]  # as of a run from Python, or of an earlier version
-    known["identity"]["data"]["rows"] = 64  # other data
+    del known["task"]  # as of a run from Python
     record.write_text(json.dumps(known))
-    refused("and it does not name what it was trained on (data.rows 64 → 1024)")
-    record.unlink()
-    refused("its recipe.yaml names no data (a run from Python?)")
-    (finished / "recipe.yaml").unlink()
-    refused("no recipe.yaml that names data and reward")
-    assert not (finished / "explain.html").exists()
+    (finished / "other").mkdir()
+    for folder in (finished, finished / "other"):
+        words = ["explain", folder, "--model", demo_model_path()]
+        code, _, error = command_said(*words)
+        last = error.splitlines()[-1]
+        assert code == 2 and "does not name its data" in last and f"--model {folder}" in last
 
 
 # What a run logged

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Rollouts(NamedTuple):
-    """Responses with what is needed of them, their sampling temperature, the model if one was loaded, and notes."""
+    """Responses, their sampling temperature, the model if one was loaded, and notes for the reader."""
 
     shard: "Shard"
     temperature: float
@@ -44,8 +44,6 @@ def main(argv: list[str]) -> int:
     quiet_start()
     args = _parse(argv)
     source = Path(args.rollouts)
-    if not source.exists():
-        raise ValueError(f"{source} does not exist: give the folder of a run, a shard of its log, or a JSONL file")
     output = source / "explain.html" if source.is_dir() else source.with_suffix(".explain.html")
     output = check_output(args.output or output)
     from ..observe.schema import steps
@@ -58,13 +56,11 @@ def main(argv: list[str]) -> int:
     if unknown := [name for name in args.algo or () if name not in PRESETS]:
         raise ValueError(f"--algo {unknown[0]!r} is not known{choose(unknown[0], PRESETS)}")
     prepare_process(imports=bool(args.credit or args.reward or args.trust_run))
-    settings = {"output_dir": str(output.parent), "report_to": "none", "seed": args.seed}
-    configs = {PRESETS[key].name: (PRESETS[key].config(**settings), key) for key in args.algo or PRESETS}
-    for text in dict.fromkeys(args.credit):
-        name, config = _custom(text, settings)
-        configs[f"{name} ({config.credit})" if name in configs else name] = config, None
     if args.reward is not None:
         resolve_reward(args.reward)
+    settings = {"output_dir": str(output.parent), "report_to": "none", "seed": args.seed}
+    configs = {PRESETS[key].name: (PRESETS[key].config(**settings), key) for key in args.algo or PRESETS}
+    configs |= {name: (config, None) for name, config in (_custom(text, settings) for text in args.credit)}
     rollouts = _sampled(args, source, output) if must_sample else _read(args, source)
     explained, left_out = _explained(args, rollouts, configs)
     if not explained:
@@ -128,10 +124,8 @@ def _read(args: Namespace, source: Path) -> Rollouts:
     model, tokenizer = load(args.model, trust_remote_code=args.trust_run) if args.model else (None, None)
     if args.tokenizer is not None:
         shard = with_texts(shard, args.tokenizer)
-    if model is not None:
-        if any(_lacks(shard, name) for name in ("token_ids", "trainer_logprobs", "entropy")):
-            shard = measured(shard, model, tokenizer, temperature=temperature)
-        shard = with_texts(shard, tokenizer)
+    if model is not None and any(_lacks(shard, x) for x in ("token_ids", "tokens", "trainer_logprobs", "entropy")):
+        shard = measured(shard, model, tokenizer, temperature=temperature)
     if _lacks(shard, "trainer_logprobs", "old_logprobs") or _lacks(shard, "tokens"):
         fix = "give --model, or --tokenizer if it has token_ids"
         raise ValueError(f"{source} lacks log-probabilities, or the texts of its tokens: {fix}")
@@ -140,28 +134,21 @@ def _read(args: Namespace, source: Path) -> Rollouts:
 
 def _sampled(args: Namespace, folder: Path, output: Path) -> Rollouts:
     """Responses that the model of a run without a log samples now. They are kept beside the page."""
-    from ..lab.explain.measure import load, measured
+    from ..lab.explain.measure import load
     from ..lab.explain.rollouts import check_rollouts
     from ..lab.explain.sampling import PROMPTS, RESPONSES, sampled
-    from ..lab.rollout_files import write_jsonl
-    from .finished_run import finished_run
+    from ..observe.schema import write_shard
 
-    if args.model is None and not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
-        fix = "train with log_credit, or give --model, which may be a checkpoint of it"
-        raise ValueError(f"{folder} has neither a rollout log nor a model: {fix}")
-    run = finished_run(folder, reward=args.reward, trust_run=args.trust_run)
     what = f"{PROMPTS} prompts × {RESPONSES} responses from {args.model or 'its model'}"
     print(f"{folder} has no rollout log: samples {what}", file=sys.stderr)
     model, tokenizer = load(args.model or str(folder), trust_remote_code=args.trust_run)
-    run.args.temperature = args.temperature or run.args.temperature
-    parts = {"data": run.data, "rewards": run.rewards, "model": model, "tokenizer": tokenizer}
-    shard = sampled(folder, run.args, **parts, own_rewards=args.reward is None)
+    options = {"reward": args.reward, "temperature": args.temperature, "trust_run": args.trust_run}
+    shard = sampled(folder, model, tokenizer, **options)
     check_rollouts(shard, folder)
-    shard = measured(shard, model, tokenizer, temperature=run.args.temperature)
     kept = output.with_suffix(".jsonl")
-    write_jsonl(kept, shard.responses)
+    write_shard(kept, shard)
     note = f"{folder} has no rollout log: sampled {what}, kept in {kept.name}."
-    return Rollouts(shard, run.args.temperature, model, tokenizer, [note])
+    return Rollouts(shard, shard.header["temperature"], model, tokenizer, [note])
 
 
 def _lacks(shard: "Shard", *names: str) -> bool:

@@ -4,13 +4,11 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tqdm import tqdm
-
 from .entries import number
 from .grid import TUNING, Grid, Run
 from .groups import Group, make_group
 from .histories import History, read_history
-from .processes import Progress, cores, devices, train_all
+from .processes import train_all
 from .scoring import scored_runs
 from .tuning import tuned_rows
 
@@ -57,7 +55,7 @@ def train_grid(grid: Grid, *, metric: str, primary: str, jobs: int | None) -> Tr
         trained.remarks.append(f"The primary metric was declared as {declared} before these runs; {later}.")
     best: dict[str, str] = {}
     if tuning:
-        trained.failed += _train(tuning, jobs=jobs)
+        trained.failed += train_all(tuning, jobs=jobs)
         trained.tuned = [group for group in _groups(tuning, metric) if set(group.seeds) == set(grid.sweep.seeds)]
         rows = tuned_rows({"runs": scored_runs(trained.tuned, phase=TUNING), "primary": primary})
         written = {number(value): value for value in grid.sweep.values}
@@ -69,38 +67,13 @@ def train_grid(grid: Grid, *, metric: str, primary: str, jobs: int | None) -> Tr
         print(f"best {grid.sweep.name}: {', '.join(f'{label} {value}' for label, value in best.items())}")
     runs = grid.verdict_runs(best)
     grid.write(runs, primary=primary)
-    trained.failed += _train(runs, jobs=jobs)
+    trained.failed += train_all(runs, jobs=jobs)
     trained.groups = _groups(runs, metric)
     labels = {group.label for group in trained.groups}
     if missing := [entry.label for entry in grid.entries if entry.label not in labels]:
         trained.remarks.append(f"No finished run of {', '.join(missing)}.")
     trained.remarks += trained.failed
     return trained
-
-
-def _train(runs: Sequence[Run], *, jobs: int | None) -> list[str]:
-    """Trains the unfinished runs. Prints a line when a run starts and when it ends, in a terminal below a bar with the
-    time left. Returns a sentence for each run that failed."""
-    gpus = devices()
-    steps = [run.entry.steps for run in runs if not run.is_finished]
-    shown: dict[str, str] = {}
-    with tqdm(total=sum(steps) if min(steps, default=0) > 0 else None, unit="step", disable=None) as bar:
-
-        def show(progress: Sequence[Progress]) -> None:
-            for now in progress:
-                if now.state != shown.get(now.run.name, "waiting"):
-                    shown[now.run.name] = now.state
-                    bar.write(now.in_words())
-                    sys.stdout.flush()
-            bar.n = sum(now.step - now.first_step for now in progress)
-            bar.refresh()
-
-        progress = train_all(runs, jobs=jobs or len(gpus) or cores(), gpus=gpus, show=show)
-    failed = [now for now in progress if now.state == "failed"]
-    sentences = [f"{now.run.name} failed at step {now.step}: {now.error} ({now.run.log})" for now in failed]
-    for sentence in sentences:
-        print(f"error: {sentence}", file=sys.stderr)
-    return sentences
 
 
 def _groups(runs: Sequence[Run], metric: str) -> list[Group]:

@@ -1,14 +1,13 @@
-"""JSONL rows with prompt, completion and reward, and with columns per token where they are known."""
+"""JSONL rows with prompt, completion and reward, and with columns per token where they are known. Imports no torch."""
 
 import json
 import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ...observe.schema import LOGPROBS, SCHEMA, TOKEN_TYPES, Shard, parse_json, read_shard
-from ...observe.token_texts import TokenTexts
-from ...support.files import check_size, write_atomically
+from ..observe.schema import LOGPROBS, SCHEMA, TOKEN_TYPES, Shard, parse_json, read_shard
+from ..observe.token_texts import TokenTexts
+from ..support.files import check_size
 
 
 _HEADER = {"step": (int,), "algorithm": (str,), "model": (str,), "note": (str,), "temperature": (float, int)}
@@ -58,31 +57,24 @@ def read_file(path: str | Path) -> Shard:
     return Shard(header, {}, responses)
 
 
-def write_jsonl(path: str | Path, responses: Sequence[dict[str, Any]]) -> None:
-    """Writes responses as rows that [`read_file`] reads, in place of an older file. Raises OSError."""
-    rows = ({name: x for name, x in response.items() if name not in ("group", "index")} for response in responses)
-    write_atomically(path, "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows))
-
-
-def with_texts(shard: Shard, tokenizer: Any) -> Shard:
+def with_texts(shard: Shard, model: str) -> Shard:
     """The shard with `tokens` in the responses that have `token_ids` without them.
 
     Args:
         shard (`Shard`):
             Responses.
-        tokenizer (`PreTrainedTokenizerBase` or `str`):
-            The tokenizer, or the folder or id of its model.
+        model (`str`):
+            Folder or id of a model with the tokenizer.
 
     Raises:
         ValueError: there is no such tokenizer, or a token id is not one of its ids.
     """
-    if isinstance(tokenizer, str):
-        from transformers import AutoTokenizer  # imports torch
+    from transformers import AutoTokenizer  # imports torch
 
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(tokenizer)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"--tokenizer {tokenizer!r}: {error}") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--tokenizer {model!r}: {error}") from error
     texts, responses = TokenTexts(tokenizer), []
     for response in shard.responses:
         if response.get("token_ids") and response.get("tokens") is None:
