@@ -9,7 +9,7 @@ from ..support.functions import FunctionRaised, imports_functions
 from .groups import FILTERED
 from .knobs import COUNT, Condition, Values, anything_but, in_words, number, unmet, values_of, when
 from .returns import ALONG
-from .segments import CHAIN, ROLLOUTS, TREE
+from .segments import CHAIN, RELEASED_CODE, ROLLOUTS, TREE
 from .turns import TRACES
 
 
@@ -33,25 +33,28 @@ class Rule(NamedTuple):
 SEQUENCE = when(importance="sequence")
 TURN = when(importance="turn")
 TRACE = when(importance=TRACES)
-VALUE_BOUND = when(td_upper_bound=True)
 TURN_MEAN = when(turn_average=True)
-DRIFT = when(expert_drift=True)
 RATIO_CLIP = when(clip_form="ratio")
 WEIGHTED_KL = when(beta=anything_but(0.0))
 SHARED_ROWS = TREE | when(tree_rows=anything_but("nodes"))
 POLICY_ITERATION = when(policy_loss=anything_but("clip"))
 ONE_REWARD = when(multi_objective_aggregation="sum_then_normalize")
 NO_WEIGHTED_KL = when(use_bias_correction_kl=False)
+EQUAL_TOKENS = when(token_mask="none", loss_weight="none", td_upper_bound=False)
 PER_TOKEN = ("sequence_token", "token", "turn_token", *TRACES)  # weights that allow an advantage per token
 TOKEN_MEANS = ("grpo", "bnpo", "dr_grpo", "dapo")
+ANY_SIGN = when(loss_type=(*TOKEN_MEANS, "cispo", "sapo", "luspo"))  # not VESPO: one sign of A per response
 UNEQUAL_LEVELS = Values("levels of different sizes", lambda x: len(set(x)) > 1)
-ANY_SIGN = (*TOKEN_MEANS, "cispo", "sapo", "luspo")
-ONE_SIGN = "'vespo' weighs whole responses by the sign of one advantage"
-NOT_COMPILED = "it is read by a hook, which a compiled model may skip"
 TOKEN_BY_TOKEN = "it averages what differs from token to token; importance='{}_token' does not".format
+NO_GRADIENT = "the gradient of that loss does not flow through the weight"
+KL_WEIGHT = "TRL would multiply the KL term by that weight"
 # of algorithms whose function of credit returns the W of the knobs
-CORRECTED_KL = WEIGHTED_KL | when(importance=anything_but("token"))
-WEIGHTED_RULE = Rule(CORRECTED_KL, NO_WEIGHTED_KL, "TRL would multiply the KL term by that weight")
+WEIGHTED_RULE = Rule(WEIGHTED_KL | when(importance=anything_but("token")), NO_WEIGHTED_KL, KL_WEIGHT)
+
+
+def _lists(name: str) -> Values:
+    return Values(f"a list with {name!r}", lambda x: name in (x or ()))
+
 
 RULES = (
     Rule(
@@ -60,20 +63,21 @@ RULES = (
         "TRL's field goes only with importance='sequence' (GSPO); 'sequence_token' is GSPO-token",
     ),
     Rule(when(credit=anything_but(None)), when(policy_loss="clip"), "both replace the credit function"),
-    Rule(SEQUENCE, when(token_mask="none", loss_weight="none", td_upper_bound=False), TOKEN_BY_TOKEN("sequence")),
+    Rule(SEQUENCE, EQUAL_TOKENS, TOKEN_BY_TOKEN("sequence")),
     # with both of TRL's fields set, TRL's behaviour is kept
     Rule(
         SEQUENCE | when(importance_sampling_level="token"), when(top_entropy_quantile=1.0), TOKEN_BY_TOKEN("sequence")
     ),
-    Rule(
-        TURN,
-        when(token_mask="none", loss_weight="none", td_upper_bound=False, top_entropy_quantile=1.0),
-        TOKEN_BY_TOKEN("turn"),
-    ),
-    Rule(TURN, when(loss_type=(*TOKEN_MEANS, "sapo")), "the gradient of that loss does not flow through the weight"),
+    Rule(TURN, EQUAL_TOKENS | when(top_entropy_quantile=1.0), TOKEN_BY_TOKEN("turn")),
+    Rule(TURN, when(loss_type=(*TOKEN_MEANS, "sapo")), NO_GRADIENT),
+    Rule(TRACE, when(loss_type=TOKEN_MEANS), NO_GRADIENT),
+    Rule(when(loss_weight_confidence=("sigmoid_grad", "tanh_grad")), when(loss_type=TOKEN_MEANS), NO_GRADIENT),
     Rule(when(trace_unit="turn"), when(loss_weight="none"), "the ε-weight is a sum of traces per token"),
-    Rule(TURN_MEAN, when(loss_type="grpo", policy_loss="clip"), "it is a mean over the tokens of each response"),
-    Rule(TURN_MEAN, when(rollouts=("none", "chain")), "rows of a tree have no turns"),
+    Rule(
+        TURN_MEAN,
+        when(loss_type="grpo", policy_loss="clip", rollouts=("none", "chain")),
+        "it is a mean over the turns of each response",
+    ),
     Rule(TURN_MEAN | SEQUENCE, WEIGHTED_KL, "W and A are equal at all tokens of a response, so nothing would change"),
     Rule(when(prompt_average=True), when(loss_type=("dapo", "cispo")), "it weighs the rows of a mean over all tokens"),
     Rule(when(behavior_logps="sampler"), when(use_vllm=True), "the log-probabilities are vLLM's"),
@@ -83,40 +87,41 @@ RULES = (
         when(beta=number("a number above 0, such as 0.001", lambda x: x > 0.0), sync_ref_model=False),
         "it reads the reference model's pass, which only the KL term makes, of the policy that training began with",
     ),
-    Rule(when(loss_type="luspo"), when(importance=("sequence", "token")), "it is defined for one weight per response"),
-    Rule(when(loss_type="vespo"), when(importance=("token", "sequence")), "it builds its own weight per response"),
-    Rule(TRACE, when(loss_type=TOKEN_MEANS), "the gradient of that loss does not flow through the weight"),
-    Rule(TRACE | WEIGHTED_KL, NO_WEIGHTED_KL, "the trace would flow through the KL term"),
-    Rule(
-        when(loss_weight_confidence=("sigmoid_grad", "tanh_grad")),
-        when(loss_type=TOKEN_MEANS),
-        "its gradient is that of a factor on PPO's clipped loss",
-    ),
-    Rule(VALUE_BOUND, when(rollouts="none"), "it corrects a baseline V(s_0), and that of a segment is the value there"),
-    Rule(VALUE_BOUND, when(loss_type=ANY_SIGN), ONE_SIGN),
-    Rule(VALUE_BOUND, when(torch_compile=False), NOT_COMPILED),
-    Rule(DRIFT, when(behavior_logps="recomputed", rollouts="none"), "it compares with the pass for π_old"),
-    Rule(DRIFT, when(torch_compile=False), NOT_COMPILED),
+    Rule(when(loss_type=("luspo", "vespo")), when(importance=("sequence", "token")), "it has one weight per response"),
+    Rule(TRACE | WEIGHTED_KL, NO_WEIGHTED_KL, KL_WEIGHT),
+    Rule(RATIO_CLIP | WEIGHTED_KL, NO_WEIGHTED_KL, KL_WEIGHT),
     Rule(
         RATIO_CLIP,
         when(importance=PER_TOKEN, loss_type=TOKEN_MEANS, delta=None),
         "it bounds the ratio of each token by 1 + ε_high, for either sign of A, in a loss with PPO's minimum",
     ),
-    Rule(RATIO_CLIP | WEIGHTED_KL, NO_WEIGHTED_KL, "it multiplies the KL term by a ratio that is replaced"),
+    Rule(
+        when(td_upper_bound=True),
+        ANY_SIGN | when(rollouts="none", torch_compile=False),
+        "it corrects V(s_0) at each token, by a hook that a compiled model may skip",
+    ),
+    Rule(
+        when(expert_drift=True),
+        when(behavior_logps="recomputed", rollouts="none", torch_compile=False),
+        "it compares with the pass for π_old, by a hook that a compiled model may skip",
+    ),
     Rule(when(baseline=anything_but("group")), ONE_REWARD, "it needs one reward per response"),
     Rule(when(difficulty=anything_but("none")), ONE_REWARD, "it needs one reward per response"),
-    Rule(ALONG, ONE_REWARD, "it needs rewards that add up"),
-    Rule(ALONG, when(baseline="group", td_upper_bound=False), "each step has a baseline, from the group's others"),
-    Rule(ALONG, when(rollouts=("none", "chain")), "a node of a tree is in several responses"),
-    Rule(ALONG, when(policy_loss="clip"), "the other loss regresses one advantage per segment"),
-    Rule(ALONG, when(importance=("turn", *PER_TOKEN)), "it averages over the response, which mixes its steps"),
-    Rule(ALONG, when(loss_type=ANY_SIGN), ONE_SIGN),
     Rule(FILTERED, ONE_REWARD, "it normalises over a batch whose groups change"),
+    Rule(
+        ALONG,
+        ONE_REWARD
+        | ANY_SIGN
+        | when(baseline="group", td_upper_bound=False, rollouts=("none", "chain"))
+        | when(policy_loss="clip", importance=("turn", *PER_TOKEN)),
+        "each step of a response has a reward, and an advantage with a baseline from the group's other responses",
+    ),
+    Rule(
+        ROLLOUTS,
+        ONE_REWARD | ANY_SIGN | when(importance=PER_TOKEN, baseline="group"),
+        "each segment has an advantage, whose baseline is the value at its start",
+    ),
     Rule(TREE, when(groups=("keep", "refill")), "the batch has no rows without signal that could be replaced"),
-    Rule(ROLLOUTS, ONE_REWARD, "a value is the mean of one reward per response"),
-    Rule(ROLLOUTS, when(importance=PER_TOKEN), "it averages over the response or a turn, which mixes segments"),
-    Rule(ROLLOUTS, when(baseline="group"), "the baseline of a segment is the value at its start"),
-    Rule(ROLLOUTS, when(loss_type=ANY_SIGN), ONE_SIGN),
     Rule(CHAIN | when(segmentation="fixed_count"), when(num_segments=COUNT), "it is the number of segments"),
     Rule(
         CHAIN | when(segmentation="turns"),
@@ -128,9 +133,11 @@ RULES = (
         when(mask_truncated_completions=False),
         "it would mask every segment that does not end the response; truncated_value gives truncated leaves a value",
     ),
-    Rule(SHARED_ROWS, when(importance="token", loss_weight="none"), "it mixes nodes that share a path"),
-    Rule(SHARED_ROWS, when(loss_type=("dapo", "cispo")), "it is a mean over rows, which hold several nodes"),
-    Rule(SHARED_ROWS, when(off_policy_mask_threshold=None), "it masks rows, which hold several nodes"),
+    Rule(
+        SHARED_ROWS,
+        when(importance="token", loss_weight="none", loss_type=("dapo", "cispo"), off_policy_mask_threshold=None),
+        "a row holds several nodes",
+    ),
     Rule(
         TREE | when(tree_rows="packed"), when(shared_prefix=("auto", "off")), "packed rows hold a prompt once already"
     ),
@@ -144,14 +151,15 @@ RULES = (
         when(beta=number("a number above 0, such as 0.1", lambda x: x > 0.0)),
         "it regresses beta · log π/π_ref on the advantage (0.1 in SPO's released code; the paper gives none)",
     ),
-    Rule(POLICY_ITERATION, when(loss_type=("dapo", "grpo", "bnpo")), "it is a mean over segments"),
     Rule(
         POLICY_ITERATION,
-        when(importance="token", token_mask="none", loss_weight="none", top_entropy_quantile=1.0)
-        | when(off_policy_mask_threshold=None, whiten_advantages="none", td_upper_bound=False),
-        "it has its own weight per segment",
+        EQUAL_TOKENS
+        | when(loss_type=("dapo", "grpo", "bnpo"), importance="token", top_entropy_quantile=1.0)
+        | when(off_policy_mask_threshold=None, whiten_advantages="none"),
+        "it is a mean over segments, with its own weight for each",
     ),
     Rule(when(use_vllm=True), when(top_p=number("above 0 and at most 1", lambda x: 0 < x <= 1)), "as vLLM needs it"),
+    *(Rule(when(released_code=_lists(name)), acts, f"{name} does nothing") for name, acts in RELEASED_CODE.items()),
 )
 
 

@@ -13,7 +13,7 @@ from ..config import CreditConfig, active_part
 from ..config.algorithm import class_of, settings_of, with_settings_of
 from ..config.checks import value_errors
 from ..config.knobs import inactive_options, is_default, knobs_of
-from ..config.trl_settings import MODEL_ACTS, check_trackers
+from ..config.trl_settings import MODEL_ACTS
 from ..data import DataArguments
 from ..demo import DEMO_SEGMENTS, TASKS, DemoTask, task_of_model
 from ..presets import PRESETS, summaries
@@ -226,7 +226,6 @@ def parse_arguments(
         errors += map(ValueError, inactive_options(model, MODEL_ACTS, typed=typed, wrong=wrong).values())
     if args is not None:
         with collected(errors, ValueError):
-            check_trackers(args.report_to)
             if args.eval_strategy != "no" or args.eval_on_start:
                 what = "eval_strategy and eval_on_start have no data set here"
                 raise ValueError(f"{what}: set --evaluation_protocol and --evaluate_every")
