@@ -82,9 +82,7 @@ RULES = (
     Rule(when(behavior_logps="sampler"), when(use_vllm=True), "the log-probabilities are vLLM's"),
     Rule(when(selector=anything_but("none")), when(importance="eligible"), "it selects what leaves an eligible trace"),
     Rule(when(selector="entropy_reference"), POSITIVE_BETA, "it reads the pass of the reference for the KL term"),
-    Rule(
-        when(selector="entropy_reference"), when(sync_ref_model=False), "it reads the policy that training began with"
-    ),
+    Rule(when(selector="entropy_reference"), when(sync_ref_model=False), "it reads the policy before training"),
     Rule(when(loss_type=("luspo", "vespo")), when(importance=("sequence", "token")), "it has one weight per response"),
     Rule(TRACE | WEIGHTED_KL, NO_WEIGHTED_KL, "the trace would flow through the KL term"),
     Rule(RATIO_CLIP | WEIGHTED_KL, NO_WEIGHTED_KL, KL_WEIGHT),
@@ -105,9 +103,7 @@ RULES = (
     Rule(CHAIN | when(segmentation="turns"), when(groups="keep"), "only the engine's last call can be continued"),
     Rule(SHARED_ROWS, when(importance="token", loss_weight="none", loss_type=("dapo", "cispo")), SEVERAL_NODES),
     Rule(SHARED_ROWS, when(off_policy_mask_threshold=None), SEVERAL_NODES),
-    Rule(
-        TREE | when(tree_rows="packed"), when(shared_prefix=("auto", "off")), "packed rows hold a prompt once already"
-    ),
+    Rule(TREE | when(tree_rows="packed"), when(shared_prefix=("auto", "off")), "packed rows hold a prompt once"),
     Rule(UNEQUAL_TREE, when(process_reward_best_of=COUNT), "the number of samples of a state differs by level"),
     Rule(POLICY_ITERATION, POSITIVE_BETA, "it regresses beta · log π/π_ref on A (0.1 in SPO's released code)"),
     Rule(POLICY_ITERATION, when(loss_type=("dapo", "grpo", "bnpo"), whiten_advantages="none"), SEGMENT_WEIGHT),
