@@ -60,11 +60,3 @@ def test_the_settings_of_a_preset_take_at_most_two_lines(name):
     lines = describe_preset(args_of(CLASSES[name]), name).splitlines()
     assert len(lines) == 0 if name == "base" else 1 <= len(lines) <= 2
     assert all(len(line) <= 120 for line in lines)
-
-
-def test_the_settings_of_a_preset_in_words():
-    expected = (
-        "S-trace sets beta 0.0 → 0.001, loss_type 'dapo' → 'grpo', use_bias_correction_kl True → False "
-        "(TRL's default → the\n  paper's: `trl-credit help coming_from_trl`)"
-    )
-    assert describe_preset(args_of(STraceConfig), "S-trace") == expected
