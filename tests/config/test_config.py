@@ -16,8 +16,6 @@ def test_published_settings():
         "s_trace": {"importance": "eligible", "selector": "entropy", "selective_rate": 0.2, "leave_own_out": True},
         "grpo_lambda": {"importance": "lambda_trace", "trace_lambda": 0.99, "advantage_floor": -0.1, "beta": 0.04},
         "fipo": {
-            "loss_type": "dapo",
-            "epsilon": 0.2,
             "epsilon_high": 0.28,
             "future_half_life": 32.0,
             "future_clip": [1.0, 1.2],
@@ -25,7 +23,6 @@ def test_published_settings():
             "steps_per_generation": 16,
         },
         "clip_cov": {
-            "loss_type": "dapo",
             "epsilon": 1.0,
             "epsilon_high": 1.0,
             "cov_share": 2e-4,
@@ -40,15 +37,12 @@ def test_published_settings():
         "spo_chain": {
             "rollouts": "chain",
             "loss_type": "grpo",
-            "prompt_average": False,
-            "segmentation": "cutpoints",
             "cutpoint_interval": 5,
             "rollouts_per_state": 9,
             "token_mask": "probability",
             "probability_threshold": 0.9,
             "num_iterations": 2,
             "beta": 1e-4,
-            "whiten_advantages": "none",
         },
         "spo_tree": {
             "rollouts": "tree",
@@ -56,19 +50,15 @@ def test_published_settings():
             "prompt_average": True,
             "tree_branching": [6, 6, 6],
             "tree_segment_length": 30,
-            "segment_advantage": "mean",
             "token_mask": "probability",
             "replay_iterations": 8,
             "replay_cap": 32,
-            "num_iterations": 1,
             "beta": 1e-4,
         },
         "vine_ppo": {
             "rollouts": "chain",
             "loss_type": "grpo",
             "segmentation": "steps",
-            "rollouts_per_state": 9,
-            "token_mask": "none",
         },
     }
     differ = set(expected) ^ set(ALGORITHMS)
