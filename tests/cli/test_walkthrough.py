@@ -4,11 +4,7 @@ import json
 import runpy
 
 import pytest
-import yaml
 from scripts import ROOT
-
-from trl_credit.data.sets import resolve_style
-from trl_credit.settings.arguments import parse_arguments
 
 
 SUMS = runpy.run_path(str(ROOT / "examples" / "sums" / "sums.py"))
@@ -30,14 +26,3 @@ def test_the_sets_hold_every_sum_once(tmp_path):
     rows = [row for part in parts for row in part]
     assert len({row["problem"] for row in rows}) == 2500
     assert all(eval(row["problem"]) == int(row["answer"]) for row in rows)
-
-
-def test_the_settings_are_those_of_the_page(tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT / "examples" / "sums")
-    settings = yaml.safe_load((ROOT / "examples" / "sums" / "smollm2.yaml").read_text())
-    flags = ["--config", "smollm2.yaml", "--output_dir", str(tmp_path)]
-    choices = parse_arguments(["--algo", "s_trace", *flags])
-    assert choices.args.per_device_train_batch_size == 32 and choices.args.beta == 0.0
-    assert resolve_style(settings["prompt_style"]) is not None
-    said = (ROOT / "docs" / "walkthrough.md").read_text()
-    assert f"{settings['learning_rate']:.0e}".replace("e-0", "e-") in said

@@ -140,9 +140,6 @@ def test_needs_and_states_are_checked_before_the_run():
     assert settings_of(Greedy) == () and settings_of(None) == ()
 
 
-# Cards, recipes and logs
-
-
 # Checkpoints
 
 

@@ -10,7 +10,6 @@ from scripts import ROOT
 from trl_credit import ALGORITHMS, CreditConfig, DAPOConfig, GSPOConfig, STraceConfig
 from trl_credit.config import defaults, settings_of_preset
 from trl_credit.config.from_trl import changed_defaults
-from trl_credit.observe.banner import describe_preset
 
 
 CLASSES = {"base": CreditConfig, **{name: pair[0] for name, pair in ALGORITHMS.items()}}
@@ -53,18 +52,3 @@ def test_the_pages_code_runs(tmp_path, monkeypatch):
     before = "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("+"))
     assert after == before.replace("GRPO", "STrace").replace("from trl ", "from trl_credit ")
     compile(after, "after", "exec")
-
-
-@pytest.mark.parametrize("name", CLASSES)
-def test_the_settings_of_a_preset_take_at_most_two_lines(name):
-    lines = describe_preset(args_of(CLASSES[name]), name).splitlines()
-    assert len(lines) == 0 if name == "base" else 1 <= len(lines) <= 2
-    assert all(len(line) <= 120 for line in lines)
-
-
-def test_the_settings_of_a_preset_in_words():
-    expected = (
-        "S-trace sets beta 0.0 → 0.001, loss_type 'dapo' → 'grpo', use_bias_correction_kl True → False "
-        "(TRL's default → the\n  paper's: `trl-credit help coming_from_trl`)"
-    )
-    assert describe_preset(args_of(STraceConfig), "S-trace") == expected

@@ -3,7 +3,7 @@
 import copy
 import inspect
 import pickle
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 
 import pytest
 import trl
@@ -12,21 +12,12 @@ from custom_functions import args_of
 from trl_credit import CreditConfig, STraceConfig
 
 
-@dataclass
-class MySTraceConfig(STraceConfig):
-    extra: int = 0
-
-
 def test_an_unknown_keyword_is_answered_with_the_field_that_was_meant():
     with pytest.raises(TypeError) as raised:
         STraceConfig("unused", trace_lamda=0.5)
     assert str(raised.value) == "STraceConfig has no field 'trace_lamda': did you mean 'trace_lambda'?"
-    with pytest.raises(TypeError, match="^CreditConfig has no field 'max_grad': did you mean 'max_grad_norm'"):
-        CreditConfig("unused", max_grad=1)
     with pytest.raises(TypeError, match=f"has no field 'xyz', nor has GRPOConfig of trl {trl.__version__}$"):
         CreditConfig("unused", xyz=1)
-    with pytest.raises(TypeError, match="MySTraceConfig has no field 'extr': did you mean 'extra'"):
-        MySTraceConfig("unused", extr=1)
     with pytest.raises(TypeError, match="has no field '_n_gpu'"):  # a field that the constructor does not take
         CreditConfig("unused", _n_gpu=1)
 

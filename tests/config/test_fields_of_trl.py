@@ -23,7 +23,6 @@ def test_a_value_that_trl_does_not_read_is_not_checked(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("settings", "same"),
     [
-        ({"max_grad_norm": None}, {"max_grad_norm": 0.0}),
         ({"top_k": -1}, {"top_k": 0}),
         ({"top_k": None, "top_p": None, "repetition_penalty": None, "max_grad_norm": -1.0}, {"max_grad_norm": 0.0}),
         ({"beta": 0.0, "sync_ref_model": True, "vllm_mode": "server", "save_total_limit": 0}, {}),

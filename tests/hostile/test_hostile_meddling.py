@@ -18,10 +18,6 @@ def reseeds(completions, **kwargs):
     torch.rand(3)
 
 
-def changes_the_dtype(completions, **kwargs):
-    torch.set_default_dtype(torch.float64)
-
-
 def moves(completions, **kwargs):
     os.chdir("/")
 
@@ -41,7 +37,7 @@ def switches_gradients_off(completions, **kwargs):
     torch.set_grad_enabled(False)
 
 
-MEDDLES = [switches_gradients_off, reseeds, changes_the_dtype, moves, writes, forks_and_exits]
+MEDDLES = [switches_gradients_off, reseeds, moves, writes, forks_and_exits]
 
 
 def shares(completions, answer, **kwargs):
@@ -53,9 +49,9 @@ def with_meddling(meddle, *, is_async):
     """`shares`, whose every call also does what it should not."""
 
     def mine(completions, **kwargs):
-        found = shares(completions, **kwargs)
+        rewards = shares(completions, **kwargs)
         meddle(completions, **kwargs)
-        return found
+        return rewards
 
     @functools.wraps(mine)
     async def asynchronous(completions, **kwargs):
@@ -80,9 +76,8 @@ def test_a_run_is_as_without_what_a_reward_does_to_it(make_trainer, tmp_path, mo
     trainer = make_trainer(reward_funcs=given, reward_timeout=timeout, output_dir="meddled", **settings)
     trainer.train()
     trainer.save_model()
-    assert os.getpid() == own and os.getcwd() == str(tmp_path) and torch.get_default_dtype() == torch.float32
+    assert os.getpid() == own and os.getcwd() == str(tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(weights, trainer.model.parameters(), strict=True))
-    assert (tmp_path / "meddled" / "checkpoint-2" / "model.safetensors").is_file()
     assert (tmp_path / "meddled" / "model.safetensors").is_file()
 
 

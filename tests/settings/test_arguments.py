@@ -52,7 +52,6 @@ def test_own_keys_win_over_bases_and_later_files_over_earlier_ones(tmp_path):
         ({"a": "base: b.yaml\n", "b": "base: a.yaml\n"}, "is its own `base`"),
         ({"a": "base: none.yaml\n"}, "check --config and `base`"),
         ({"a": "about: a run\n"}, "^`about` in '.*a.yaml' must hold [^\n]*$"),
-        ({"a": "about:\n"}, "^`about` in '.*a.yaml' must hold"),
         ({"a": "base: b.yaml\n", "b": "about: [1]\n"}, "^`about` in '.*b.yaml' must hold"),
         ({"a": "evaluation_protocol: demo\n"}, "^evaluation_protocol='demo' is unknown.*is set in .*a.yaml"),
     ],
@@ -139,7 +138,6 @@ def test_the_settings_of_a_class_are_flags_and_lines_of_a_file(tmp_path):
         ("", ["--strenth", "1"], "unknown flag '--strenth': did you mean '--strength'?"),
         ("strenth: 1", [], "unknown field 'strenth' in {file}: did you mean 'strength'?"),
         ("strength: high", [], "strength in {file}: invalid float value: 'high'"),
-        ("", ["--signs", "1.5"], "--signs: invalid int value: '1.5'"),
         ("strength: -1", [], "strength must be at least 0 and finite, got -1.0 (strength is set in {file})"),
         ("", ["--credit", "gone.py:Words", "--strength", "1"], "credit 'gone.py:Words': there is no file 'gone.py' "),
         ("", ["--credit", custom("half_decay"), "--strength", "1"], "unknown flag '--strength': --help all lists them"),
@@ -167,7 +165,7 @@ def help_page(capsys, *argv: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("algo", ["s_trace", "spo_tree", "fipo"])
+@pytest.mark.parametrize("algo", ["spo_tree", "fipo"])
 def test_the_full_help_lists_every_flag_once_with_its_text(algo, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     page = help_page(capsys, "--algo", algo, "--help", "all")
@@ -183,17 +181,11 @@ def test_the_full_help_lists_every_flag_once_with_its_text(algo, capsys, monkeyp
     assert re.findall(r"^(\S[^\n]*):$", page, re.MULTILINE)[:2] == ["Run and checkpoints", "Model"]
 
 
-@pytest.mark.parametrize(("algo", "knob"), [("s_trace", "selective_rate"), ("vine_ppo", "step_splitter")])
-def test_the_short_help_has_the_flags_that_act_with_a_sentence_each(algo, knob, capsys, monkeypatch):
+def test_the_short_help_has_the_flags_that_act_with_a_sentence_each(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    page = help_page(capsys, "--algo", algo, "--help")
+    page = help_page(capsys, "--algo", "vine_ppo", "--help")
     flags = re.findall(r"^  --(\w+)", page, re.MULTILINE)
     assert max(map(len, page.splitlines())) <= 80 and len(flags) == len({*flags})
-    assert {"output_dir", "max_steps", "beta", "use_vllm", knob} <= {*flags}
+    assert {"output_dir", "max_steps", "beta", "use_vllm", "step_splitter"} <= {*flags}
     assert {"lora_r", "weight_decay", "tree_branching"}.isdisjoint(flags) and "tree_branching" in page
-    assert f"[{algo}]" in page and all(name in page for name in ALGORITHMS)
-
-
-def test_the_help_lists_the_settings_of_a_class(capsys):
-    page = " ".join(help_page(capsys, *WORDS, "--help", "all").split())
-    assert "--strength X A setting of GroupWords. [0.5]" in page and "--_batches" not in page
+    assert "[vine_ppo]" in page and all(name in page for name in ALGORITHMS)

@@ -56,8 +56,6 @@ class GracefulExit(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.trainer.results.steps_done:
             self.save_model()  # of a run that ended early, or of the best checkpoint
-            for weights in self.folder.glob("*.safetensors") if args.should_save else ():
-                weights.touch()  # no older than the last checkpoint, see `save_results`
 
     def save_model(self) -> None:
         """Writes the model to the run's folder, once. Collective."""

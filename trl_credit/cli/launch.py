@@ -90,12 +90,16 @@ def launch(flags: list[str], typed: list[str], program: tuple[str, ...], argv: l
         except SignalException as stop:
             return 128 + stop.sigval
         except ChildFailedError as failed:
-            return _code(failed.get_first_failure()[1].exitcode)
+            code = failed.get_first_failure()[1].exitcode
         except CalledProcessError as failed:
-            return _code(failed.returncode)
+            code = failed.returncode
         except (ValueError, OSError, ImportError, RuntimeError) as error:
             fail(f"accelerate's launcher: {one_line(error)}", code=2)
-    return 0
+        else:
+            return 0
+    if code < 0:
+        print(f"error: a process was killed by {signal.Signals(-code).name}", file=sys.stderr)
+    return 128 - code if code < 0 else code
 
 
 @contextmanager
@@ -116,10 +120,3 @@ def _signals_to_children() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _code(code: int) -> int:
-    """The exit code of a process by the convention of shells. Prints the signal that killed the process."""
-    if code < 0:
-        print(f"error: a process was killed by {signal.Signals(-code).name}", file=sys.stderr)
-    return 128 - code if code < 0 else code

@@ -25,7 +25,7 @@ from ..lab.viewer.trackers import CreditPageCallback, has_tracker
 from ..rewards import accuracy_reward, check_answers, default_reward, resolve_reward
 from ..rewards.signature import required_parameters
 from ..runs.before import check_amount
-from ..runs.checkpoints import checkpoint_step, finished_at, is_complete, last_checkpoint
+from ..runs.checkpoints import checkpoint_step, is_complete
 from ..runs.resumable import find_last
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
 from ..support.adapters import tokenizer_source
@@ -127,11 +127,15 @@ def uses_tools(choices: Choices) -> bool:
 
 def make_rewards(choices: Choices) -> list[Callable]:
     """The reward functions of `--reward`, or the default of the data set. Raises what [`resolve_reward`] does."""
-    names = choices.script.reward or [default_reward(choices.data.dataset_name or DEMO)]
     limit = choices.args.max_completion_length
-    if limit is None and "soft_overlong" in names:
+    if limit is None and "soft_overlong" in reward_names(choices):
         raise ValueError("--reward soft_overlong has --max_completion_length as its limit: set a number of tokens")
-    return [resolve_reward(name, max_completion_length=limit) for name in names]
+    return [resolve_reward(name, max_completion_length=limit) for name in reward_names(choices)]
+
+
+def reward_names(choices: Choices) -> list[str]:
+    """The names of `--reward`, or that of the data set's default."""
+    return choices.script.reward or [default_reward(choices.data.dataset_name or DEMO)]
 
 
 def make_data(choices: Choices, rewards: list[Callable]) -> Dataset:
@@ -195,11 +199,7 @@ def task_of(choices: Choices) -> dict[str, Any]:
     task["dataset_name"] = data.dataset_name or DEMO
     paths = [name for name in ("dataset_name", "data_dir") if name in task and Path(task[name]).exists()]
     task |= {name: str(Path(task[name]).resolve()) for name in paths}
-    rewards = []
-    for reward in choices.script.reward or [default_reward(data.dataset_name or DEMO)]:
-        file, colon, function = reward.rpartition(":")
-        rewards.append(f"{Path(file).resolve()}{colon}{function}" if Path(file).suffix == ".py" else reward)
-    return {**task, "reward": rewards}
+    return {**task, "reward": [str(Path(name).resolve()) if ".py:" in name else name for name in reward_names(choices)]}
 
 
 def add_callbacks(trainer: CreditTrainer, choices: Choices, pusher: PushCallback | None) -> None:
@@ -235,17 +235,14 @@ def claim_folder(trainer: CreditTrainer) -> None:
 def save_results(run: GracefulExit) -> None:
     """Writes model, plots and card, and prints where they are. Does nothing if the run had ended before this process
     and its model is there."""
-    trainer, folder = run.trainer, run.folder
-    checkpoint, written = last_checkpoint(folder), [path.stat().st_mtime for path in folder.glob("*.safetensors")]
-    # weights of an earlier end of the run are older than its last checkpoint
-    is_saved = [bool(written) and (checkpoint is None or min(written) >= finished_at(checkpoint))]
+    is_saved = [any(run.folder.glob("*.safetensors"))]  # the model is saved before the last checkpoint
     broadcast_object_list(is_saved)  # other nodes may not see the folder
-    if trainer.was_done and is_saved[0]:
+    if run.trainer.was_done and is_saved[0]:
         return
     run.save_model()
-    if trainer.accelerator.is_main_process:
-        print(f"\n{'checkpoint':<14}{short_path(folder)}")
-        trainer.results.show()
+    if run.trainer.accelerator.is_main_process:
+        print(f"\n{'checkpoint':<14}{short_path(run.folder)}")
+        run.trainer.results.show()
 
 
 def push_results(trainer: CreditTrainer, pusher: PushCallback | None, stop: StopSignals) -> None:

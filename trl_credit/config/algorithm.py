@@ -102,11 +102,10 @@ def algorithm_of(part: Any, config: Any, *, name: str | None = None) -> Algorith
         parts["statistics"] = None if unmet(config, declared(of_batch, "acts") or {}) else of_batch
         needs = ("logps",) if needs is None else needs
     needs = {needs} if isinstance(needs, str) else {*(needs or ())}
-    label = f"credit={name!r}"
     if unknown := needs - NEEDS.keys():
-        raise ValueError(f"{label} needs {sorted(unknown)[0]!r}: choose among {', '.join(NEEDS)}.")
+        raise ValueError(f"credit={name!r} needs {min(unknown)!r}: choose among {', '.join(NEEDS)}.")
     if (parts["state_dict"] is None) != (parts["load_state_dict"] is None):
-        raise ValueError(f"{label} has one of state_dict and load_state_dict: a resume needs both.")
+        raise ValueError(f"credit={name!r} has one of state_dict and load_state_dict: a resume needs both.")
     return Algorithm(
         credit=part.credit if is_algorithm(part) else part,
         name=name,
@@ -223,8 +222,8 @@ def settings_from(algorithm: type) -> Callable[[type], type]:
     """Decorates a configuration class of a preset: its fields are also those of the preset's algorithm."""
 
     def decorated(config_class: type) -> type:
-        found = with_settings(config_class, algorithm)
-        found.plain_class = None  # the module has this one
-        return found
+        extended = with_settings(config_class, algorithm)
+        extended.plain_class = None  # the module has this one
+        return extended
 
     return decorated

@@ -1,6 +1,6 @@
 """All checks of a configuration in their order: what is wrong is raised together, what TRL ignores is one warning."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_type_hints
@@ -9,9 +9,8 @@ from accelerate.logging import get_logger
 
 from ..support.errors import collected, did_you_mean, raise_together
 from ..support.functions import imports_functions, resolve_function
-from .knobs import Values, inactive_options, knobs_of
+from .knobs import inactive_options, knobs_of
 from .rules import combination_errors
-from .segments import RELEASED_CODE
 from .trl_settings import BATCH_FIELDS, NONE_TOO, TRL_ACTS, TRL_VALUES, check_groups
 
 
@@ -47,13 +46,13 @@ def check_settings(config: Any, *, build: Callable[[], None]) -> None:
         config.reward_range, config.tree_branching = list(config.reward_range), list(config.tree_branching)
     errors += combination_errors(config, {*wrong, *BATCH_FIELDS} if errors else ())
     acts = {name: knob.acts for name, knob in knobs.items()}
-    errors += map(ValueError, inactive_options(config, acts, released_code=RELEASED_CODE, wrong=wrong).values())
+    errors += map(ValueError, inactive_options(config, acts, wrong=wrong).values())
     raise_together(errors)
     if ignored := inactive_options(config, TRL_ACTS):
         logger.warning("settings that do nothing, as in TRL:\n%s", "\n".join(ignored.values()))
 
 
-def value_errors(config: Any, values: Mapping[str, Values] = TRL_VALUES) -> dict[str, Exception]:
+def value_errors(config: Any) -> dict[str, Exception]:
     """Checks every field by itself: our own knobs by their declarations, fields of TRL and transformers by a table.
     What TRL does not read, it does not check either.
 
@@ -63,14 +62,13 @@ def value_errors(config: Any, values: Mapping[str, Values] = TRL_VALUES) -> dict
     own = {name: knob.values for name, knob in knobs_of(type(config)).items() if knob.values is not None}
     optional, idle = _optional_fields(type(config)) | {*NONE_TOO}, set(inactive_options(config, TRL_ACTS))
     errors: dict[str, Exception] = {}
-    for name, allowed in (values | own).items():
+    for name, allowed in (TRL_VALUES | own).items():
         value = getattr(config, name, None)
         if not hasattr(config, name) or name in idle or (value is None and name in optional) or allowed.holds(value):
             continue  # TRL versions differ in some fields
         wrong = next((x for x in value if x not in allowed.names), "") if isinstance(value, (list, tuple)) else value
-        meant = did_you_mean(wrong, allowed.names)
-        or_none = " or None" * (name in optional)
-        errors[name] = ValueError(f"{name} must be {allowed.words}{or_none}, got {value!r}{meant}.")
+        words = allowed.words + " or None" * (name in optional)
+        errors[name] = ValueError(f"{name} must be {words}, got {value!r}{did_you_mean(wrong, allowed.names)}.")
     return errors
 
 

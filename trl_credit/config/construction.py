@@ -57,8 +57,8 @@ class Construction:
         Only if nothing that decides about the number of updates was set: `steps_per_generation`,
         `generation_batch_size` and `num_iterations` have their defaults. TRL would make one update then.
         """
-        given = self.steps_per_generation is not None or self.generation_batch_size is not None
-        if self.updates_per_batch > 1 and self.num_iterations == 1 and not given:
+        is_default = self.num_iterations == 1 and self.steps_per_generation is self.generation_batch_size is None
+        if self.updates_per_batch > 1 and is_default:
             self.steps_per_generation = self.updates_per_batch * self.gradient_accumulation_steps
 
     def algorithm(self) -> Algorithm | None:
@@ -94,7 +94,7 @@ class Construction:
             ValueError: what the constructor refuses, such as a knob without effect.
         """
         if not isinstance(args, GRPOConfig) or isinstance(args, Construction):
-            kind = f"the class {args.__name__}" if isinstance(args, type) else f"of type {type(args).__name__}"
+            kind = getattr(args, "__name__", type(args).__name__)
             fix = f"give the args of your trl.GRPOTrainer, or your settings to {cls.__name__} itself"
             raise TypeError(f"args is {kind}, not a GRPOConfig of TRL: {fix}.")
         settings, own = settings_of_trl(args), {f.name for f in fields(cls)}

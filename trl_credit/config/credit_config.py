@@ -287,11 +287,6 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
         return self.importance in TRACES
 
     @property
-    def has_weight_gradient(self) -> bool:
-        """Whether the ε-weight, which multiplies A, carries a gradient."""
-        return self.loss_weight != "none" and self.loss_weight_confidence.endswith("_grad")
-
-    @property
     def clip_range(self) -> tuple[float, float]:
         """1 − ε_low and 1 + ε_high."""
         return 1 - self.epsilon, 1 + (self.epsilon if self.epsilon_high is None else self.epsilon_high)
@@ -320,11 +315,9 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
             ValueError: there is no such function.
         """
         name = getattr(self, knob)
-        known = FUNCTION_KNOBS[knob]
         if not is_custom_function(name):
             return None
-        function = resolve_function(name, what=knob, known=known, reload=False)
-
+        function = resolve_function(name, what=knob, known=(), reload=False)
         kept = (ValueError,) if knob == "step_splitter" else ()  # a response that cannot be divided
 
         @wraps(function)

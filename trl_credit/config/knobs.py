@@ -78,17 +78,18 @@ COUNT = whole(1)
 
 def when(**settings: Any) -> Condition:
     """A condition from fields and their values: [`Values`], one value, or a tuple of values."""
-    return {
-        name: given if isinstance(given, Values) else one_of(*(given if isinstance(given, tuple) else (given,)))
-        for name, given in settings.items()
-    }
+    values = {name: x if isinstance(x, (Values, tuple)) else (x,) for name, x in settings.items()}
+    return {name: x if isinstance(x, Values) else one_of(*x) for name, x in values.items()}
 
 
 def unmet(config: Any, condition: Condition) -> Condition:
     """The part of a condition that does not hold for a configuration. A field that it lacks, as TRL's versions differ,
     is no part of it."""
-    present = {name: values for name, values in condition.items() if hasattr(config, name)}
-    return {name: values for name, values in present.items() if not values.holds(getattr(config, name))}
+    return {
+        name: values
+        for name, values in condition.items()
+        if hasattr(config, name) and not values.holds(getattr(config, name))
+    }
 
 
 def in_words(condition: Condition) -> str:
@@ -200,18 +201,12 @@ def knobs_of(config_class: type) -> dict[str, Knob]:
 
 def defaults(config_class: type) -> dict[str, Any]:
     """The default of every field of a dataclass that has one."""
-    found = {f.name: default_of(f) for f in fields(config_class)}
-    return {name: value for name, value in found.items() if value is not MISSING}
+    return {f.name: default for f in fields(config_class) if (default := default_of(f)) is not MISSING}
 
 
 def default_of(known: Field) -> Any:
     """The default of a field of a dataclass, or `MISSING`."""
     return known.default if known.default_factory is MISSING else known.default_factory()
-
-
-@cache
-def _fields_of(config_class: type) -> dict[str, Field]:
-    return {f.name: f for f in fields(config_class)}
 
 
 def is_active(config: Any, acts: tuple[Condition, ...]) -> bool:
@@ -223,7 +218,6 @@ def inactive_options(
     config: Any,
     acts: Mapping[str, tuple[Condition, ...]],
     *,
-    released_code: Mapping[str, Condition] | None = None,
     typed: Collection[str] = (),
     wrong: Collection[str] = (),
 ) -> dict[str, str]:
@@ -236,8 +230,6 @@ def inactive_options(
             It may lack fields of `acts`.
         acts (mapping of `str` to tuple of conditions):
             Field → the conditions of which one must hold for it to have an effect; empty: it always has one.
-        released_code (mapping of `str` to condition, *optional*):
-            Name in `released_code` → when it has an effect.
         typed (collection of `str`, *optional*):
             Fields that count as set whatever their values are, as on a command line.
         wrong (collection of `str`, *optional*):
@@ -247,27 +239,21 @@ def inactive_options(
         Field → a message that names it, the settings that leave it without effect, and the fix.
     """
     inactive = {}
-    for name in (released_code and "released_code" not in wrong and config.released_code) or ():
-        if missing := unmet(config, released_code[name]):
-            inactive[f"released_code {name}"] = _inactive(config, "released_code", [name], [missing])
     for name, conditions in acts.items():
         read = {name, *(other for condition in conditions for other in condition)}
         if not hasattr(config, name) or read.intersection(wrong) or is_active(config, conditions):
             continue
         if name in typed or not is_default(config, name):
-            missing = [unmet(config, condition) for condition in conditions]
-            inactive[name] = _inactive(config, name, getattr(config, name), missing)
+            unmet_conditions = [unmet(config, condition) for condition in conditions]
+            beside = values_of(config, (other for condition in unmet_conditions for other in condition))
+            fix = ", or ".join(map(in_words, unmet_conditions))
+            what = f"{name}={getattr(config, name)!r} does nothing, since {beside}"
+            inactive[name] = f"{what}: set {fix}, or leave {name} out."
     return inactive
-
-
-def _inactive(config: Any, name: str, value: Any, missing: list[Condition]) -> str:
-    beside = values_of(config, (other for condition in missing for other in condition))
-    fix = ", or ".join(map(in_words, missing))
-    return f"{name}={value!r} does nothing, since {beside}: set {fix}, or leave {name} out."
 
 
 def is_default(config: Any, name: str) -> bool:
     """Whether a field has its default in the configuration's class or in one of its base classes."""
-    value = getattr(config, name)
-    found = (_fields_of(base).get(name) for base in type(config).__mro__ if is_dataclass(base))
-    return any(default_of(known) == value for known in found if known is not None)
+    classes = [base for base in type(config).__mro__ if is_dataclass(base)]
+    same_name = [base.__dataclass_fields__[name] for base in classes if name in base.__dataclass_fields__]
+    return any(default_of(known) == getattr(config, name) for known in same_name)

@@ -9,7 +9,7 @@ from ..support.functions import FunctionRaised, imports_functions
 from .groups import FILTERED
 from .knobs import COUNT, Condition, Values, anything_but, in_words, number, unmet, values_of, when
 from .returns import ALONG
-from .segments import CHAIN, ROLLOUTS, TREE
+from .segments import CHAIN, PROCESS_REWARD, RELEASED_CODE, ROLLOUTS, TREE
 from .turns import TRACES
 
 
@@ -33,125 +33,84 @@ class Rule(NamedTuple):
 SEQUENCE = when(importance="sequence")
 TURN = when(importance="turn")
 TRACE = when(importance=TRACES)
-VALUE_BOUND = when(td_upper_bound=True)
 TURN_MEAN = when(turn_average=True)
 DRIFT = when(expert_drift=True)
 RATIO_CLIP = when(clip_form="ratio")
 WEIGHTED_KL = when(beta=anything_but(0.0))
+POSITIVE_BETA = when(beta=number("a number above 0", lambda x: x > 0.0))
 SHARED_ROWS = TREE | when(tree_rows=anything_but("nodes"))
 POLICY_ITERATION = when(policy_loss=anything_but("clip"))
 ONE_REWARD = when(multi_objective_aggregation="sum_then_normalize")
 NO_WEIGHTED_KL = when(use_bias_correction_kl=False)
+NO_TREE = when(rollouts=("none", "chain"))
+EQUAL_TOKENS = when(token_mask="none", loss_weight="none", td_upper_bound=False)
+ANY_ENTROPY = when(top_entropy_quantile=1.0)
 PER_TOKEN = ("sequence_token", "token", "turn_token", *TRACES)  # weights that allow an advantage per token
 TOKEN_MEANS = ("grpo", "bnpo", "dr_grpo", "dapo")
-UNEQUAL_LEVELS = Values("levels of different sizes", lambda x: len(set(x)) > 1)
-ANY_SIGN = (*TOKEN_MEANS, "cispo", "sapo", "luspo")
-ONE_SIGN = "'vespo' weighs whole responses by the sign of one advantage"
-NOT_COMPILED = "it is read by a hook, which a compiled model may skip"
+MEANS = when(loss_type=TOKEN_MEANS)
+ANY_SIGN = when(loss_type=(*TOKEN_MEANS, "cispo", "sapo", "luspo"))  # VESPO needs one sign of A per response
+UNEQUAL_TREE = TREE | PROCESS_REWARD | when(tree_branching=Values("unequal levels", lambda x: len(set(x)) > 1))
 TOKEN_BY_TOKEN = "it averages what differs from token to token; importance='{}_token' does not".format
+NO_GRADIENT = "the gradient of that loss does not flow through the weight"
+KL_WEIGHT = "TRL would multiply the KL term by that weight"
+STEP_BASELINE = "each step has a baseline, from the group's others"
+SEGMENT_BASELINE = "the baseline of a segment is the value at its start"
+SEVERAL_NODES = "a row holds several nodes"
+SEGMENT_WEIGHT = "it is a mean over segments, with one weight for each"
 # of algorithms whose function of credit returns the W of the knobs
-CORRECTED_KL = WEIGHTED_KL | when(importance=anything_but("token"))
-WEIGHTED_RULE = Rule(CORRECTED_KL, NO_WEIGHTED_KL, "TRL would multiply the KL term by that weight")
+WEIGHTED_RULE = Rule(WEIGHTED_KL | when(importance=anything_but("token")), NO_WEIGHTED_KL, KL_WEIGHT)
+
+
+def _listing(name: str) -> Condition:
+    return when(released_code=Values(f"a list with {name!r}", lambda x: name in (x or ())))
+
 
 RULES = (
-    Rule(
-        when(importance=anything_but("sequence")),
-        when(importance_sampling_level="token"),
-        "TRL's field goes only with importance='sequence' (GSPO); 'sequence_token' is GSPO-token",
-    ),
+    Rule(when(importance=anything_but("sequence")), when(importance_sampling_level="token"), "that level is GSPO's"),
     Rule(when(credit=anything_but(None)), when(policy_loss="clip"), "both replace the credit function"),
-    Rule(SEQUENCE, when(token_mask="none", loss_weight="none", td_upper_bound=False), TOKEN_BY_TOKEN("sequence")),
+    Rule(SEQUENCE, EQUAL_TOKENS, TOKEN_BY_TOKEN("sequence")),
     # with both of TRL's fields set, TRL's behaviour is kept
-    Rule(
-        SEQUENCE | when(importance_sampling_level="token"), when(top_entropy_quantile=1.0), TOKEN_BY_TOKEN("sequence")
-    ),
-    Rule(
-        TURN,
-        when(token_mask="none", loss_weight="none", td_upper_bound=False, top_entropy_quantile=1.0),
-        TOKEN_BY_TOKEN("turn"),
-    ),
-    Rule(TURN, when(loss_type=(*TOKEN_MEANS, "sapo")), "the gradient of that loss does not flow through the weight"),
+    Rule(SEQUENCE | when(importance_sampling_level="token"), ANY_ENTROPY, TOKEN_BY_TOKEN("sequence")),
+    Rule(TURN, EQUAL_TOKENS | ANY_ENTROPY, TOKEN_BY_TOKEN("turn")),
+    Rule(TURN, when(loss_type=(*TOKEN_MEANS, "sapo")), NO_GRADIENT),
+    Rule(TRACE, MEANS, NO_GRADIENT),
+    Rule(when(loss_weight_confidence=("sigmoid_grad", "tanh_grad")), MEANS, NO_GRADIENT),
     Rule(when(trace_unit="turn"), when(loss_weight="none"), "the ε-weight is a sum of traces per token"),
-    Rule(TURN_MEAN, when(loss_type="grpo", policy_loss="clip"), "it is a mean over the tokens of each response"),
-    Rule(TURN_MEAN, when(rollouts=("none", "chain")), "rows of a tree have no turns"),
+    Rule(TURN_MEAN, NO_TREE | when(loss_type="grpo", policy_loss="clip"), "it is a mean over the turns of a response"),
     Rule(TURN_MEAN | SEQUENCE, WEIGHTED_KL, "W and A are equal at all tokens of a response, so nothing would change"),
     Rule(when(prompt_average=True), when(loss_type=("dapo", "cispo")), "it weighs the rows of a mean over all tokens"),
     Rule(when(behavior_logps="sampler"), when(use_vllm=True), "the log-probabilities are vLLM's"),
     Rule(when(selector=anything_but("none")), when(importance="eligible"), "it selects what leaves an eligible trace"),
-    Rule(
-        when(selector="entropy_reference"),
-        when(beta=number("a number above 0, such as 0.001", lambda x: x > 0.0), sync_ref_model=False),
-        "it reads the reference model's pass, which only the KL term makes, of the policy that training began with",
-    ),
-    Rule(when(loss_type="luspo"), when(importance=("sequence", "token")), "it is defined for one weight per response"),
-    Rule(when(loss_type="vespo"), when(importance=("token", "sequence")), "it builds its own weight per response"),
-    Rule(TRACE, when(loss_type=TOKEN_MEANS), "the gradient of that loss does not flow through the weight"),
+    Rule(when(selector="entropy_reference"), POSITIVE_BETA, "it reads the pass of the reference for the KL term"),
+    Rule(when(selector="entropy_reference"), when(sync_ref_model=False), "it reads the policy before training"),
+    Rule(when(loss_type=("luspo", "vespo")), when(importance=("sequence", "token")), "it has one weight per response"),
     Rule(TRACE | WEIGHTED_KL, NO_WEIGHTED_KL, "the trace would flow through the KL term"),
-    Rule(
-        when(loss_weight_confidence=("sigmoid_grad", "tanh_grad")),
-        when(loss_type=TOKEN_MEANS),
-        "its gradient is that of a factor on PPO's clipped loss",
-    ),
-    Rule(VALUE_BOUND, when(rollouts="none"), "it corrects a baseline V(s_0), and that of a segment is the value there"),
-    Rule(VALUE_BOUND, when(loss_type=ANY_SIGN), ONE_SIGN),
-    Rule(VALUE_BOUND, when(torch_compile=False), NOT_COMPILED),
+    Rule(RATIO_CLIP | WEIGHTED_KL, NO_WEIGHTED_KL, KL_WEIGHT),
+    Rule(RATIO_CLIP, MEANS | when(importance=PER_TOKEN, delta=None), "it bounds the ratio of a token in PPO's minimum"),
+    Rule(when(td_upper_bound=True), ANY_SIGN | when(rollouts="none"), "it corrects a baseline V(s_0) token by token"),
+    Rule(when(td_upper_bound=True), when(torch_compile=False), "it is read by a hook, which a compiled model may skip"),
     Rule(DRIFT, when(behavior_logps="recomputed", rollouts="none"), "it compares with the pass for π_old"),
-    Rule(DRIFT, when(torch_compile=False), NOT_COMPILED),
-    Rule(
-        RATIO_CLIP,
-        when(importance=PER_TOKEN, loss_type=TOKEN_MEANS, delta=None),
-        "it bounds the ratio of each token by 1 + ε_high, for either sign of A, in a loss with PPO's minimum",
-    ),
-    Rule(RATIO_CLIP | WEIGHTED_KL, NO_WEIGHTED_KL, "it multiplies the KL term by a ratio that is replaced"),
+    Rule(DRIFT, when(torch_compile=False), "it is read by a hook, which a compiled model may skip"),
     Rule(when(baseline=anything_but("group")), ONE_REWARD, "it needs one reward per response"),
     Rule(when(difficulty=anything_but("none")), ONE_REWARD, "it needs one reward per response"),
-    Rule(ALONG, ONE_REWARD, "it needs rewards that add up"),
-    Rule(ALONG, when(baseline="group", td_upper_bound=False), "each step has a baseline, from the group's others"),
-    Rule(ALONG, when(rollouts=("none", "chain")), "a node of a tree is in several responses"),
-    Rule(ALONG, when(policy_loss="clip"), "the other loss regresses one advantage per segment"),
-    Rule(ALONG, when(importance=("turn", *PER_TOKEN)), "it averages over the response, which mixes its steps"),
-    Rule(ALONG, when(loss_type=ANY_SIGN), ONE_SIGN),
     Rule(FILTERED, ONE_REWARD, "it normalises over a batch whose groups change"),
+    Rule(ALONG, ONE_REWARD | ANY_SIGN | NO_TREE | when(policy_loss="clip", baseline="group"), STEP_BASELINE),
+    Rule(ALONG, when(importance=("turn", *PER_TOKEN), td_upper_bound=False), STEP_BASELINE),
+    Rule(ROLLOUTS, ONE_REWARD | ANY_SIGN | when(importance=PER_TOKEN, baseline="group"), SEGMENT_BASELINE),
     Rule(TREE, when(groups=("keep", "refill")), "the batch has no rows without signal that could be replaced"),
-    Rule(ROLLOUTS, ONE_REWARD, "a value is the mean of one reward per response"),
-    Rule(ROLLOUTS, when(importance=PER_TOKEN), "it averages over the response or a turn, which mixes segments"),
-    Rule(ROLLOUTS, when(baseline="group"), "the baseline of a segment is the value at its start"),
-    Rule(ROLLOUTS, when(loss_type=ANY_SIGN), ONE_SIGN),
+    Rule(TREE, when(mask_truncated_completions=False), "all segments but the last are cut off: see truncated_value"),
     Rule(CHAIN | when(segmentation="fixed_count"), when(num_segments=COUNT), "it is the number of segments"),
-    Rule(
-        CHAIN | when(segmentation="turns"),
-        when(groups="keep"),
-        "conversations are continued from the last call of the engine, and such a batch has several calls",
-    ),
-    Rule(
-        TREE,
-        when(mask_truncated_completions=False),
-        "it would mask every segment that does not end the response; truncated_value gives truncated leaves a value",
-    ),
-    Rule(SHARED_ROWS, when(importance="token", loss_weight="none"), "it mixes nodes that share a path"),
-    Rule(SHARED_ROWS, when(loss_type=("dapo", "cispo")), "it is a mean over rows, which hold several nodes"),
-    Rule(SHARED_ROWS, when(off_policy_mask_threshold=None), "it masks rows, which hold several nodes"),
-    Rule(
-        TREE | when(tree_rows="packed"), when(shared_prefix=("auto", "off")), "packed rows hold a prompt once already"
-    ),
-    Rule(
-        TREE | when(process_reward_weight=anything_but(0.0), tree_branching=UNEQUAL_LEVELS),
-        when(process_reward_best_of=COUNT),
-        "by default it is the number of samples of a state, which differs by level (4 in the released code)",
-    ),
-    Rule(
-        POLICY_ITERATION,
-        when(beta=number("a number above 0, such as 0.1", lambda x: x > 0.0)),
-        "it regresses beta · log π/π_ref on the advantage (0.1 in SPO's released code; the paper gives none)",
-    ),
-    Rule(POLICY_ITERATION, when(loss_type=("dapo", "grpo", "bnpo")), "it is a mean over segments"),
-    Rule(
-        POLICY_ITERATION,
-        when(importance="token", token_mask="none", loss_weight="none", top_entropy_quantile=1.0)
-        | when(off_policy_mask_threshold=None, whiten_advantages="none", td_upper_bound=False),
-        "it has its own weight per segment",
-    ),
+    Rule(CHAIN | when(segmentation="turns"), when(groups="keep"), "only the engine's last call can be continued"),
+    Rule(SHARED_ROWS, when(importance="token", loss_weight="none", loss_type=("dapo", "cispo")), SEVERAL_NODES),
+    Rule(SHARED_ROWS, when(off_policy_mask_threshold=None), SEVERAL_NODES),
+    Rule(TREE | when(tree_rows="packed"), when(shared_prefix=("auto", "off")), "packed rows hold a prompt once"),
+    Rule(UNEQUAL_TREE, when(process_reward_best_of=COUNT), "the number of samples of a state differs by level"),
+    Rule(POLICY_ITERATION, POSITIVE_BETA, "it regresses beta · log π/π_ref on A (0.1 in SPO's released code)"),
+    Rule(POLICY_ITERATION, when(loss_type=("dapo", "grpo", "bnpo"), whiten_advantages="none"), SEGMENT_WEIGHT),
+    Rule(POLICY_ITERATION, EQUAL_TOKENS | ANY_ENTROPY | when(importance="token"), SEGMENT_WEIGHT),
+    Rule(POLICY_ITERATION, when(off_policy_mask_threshold=None), SEGMENT_WEIGHT),
     Rule(when(use_vllm=True), when(top_p=number("above 0 and at most 1", lambda x: 0 < x <= 1)), "as vLLM needs it"),
+    *(Rule(_listing(name), needed, f"{name} does nothing") for name, needed in RELEASED_CODE.items()),
 )
 
 
@@ -181,12 +140,12 @@ def combination_errors(config: GRPOConfig, wrong: Collection[str]) -> Iterator[E
     if wrong:
         return
     yield from _batch_errors(config)
-    name, tokens, most = "segment_length", 0, config.max_completion_length
-    if config.rollouts == "chain" and config.segmentation == "fixed_length":
-        tokens = config.segment_length
-    elif config.rollouts == "tree":
-        name, tokens = "tree_segment_length", (len(config.tree_branching) - 1) * config.tree_segment_length
-    if most is not None and tokens >= most:
+    first_levels = (len(config.tree_branching) - 1) * config.tree_segment_length
+    cuts = {"chain": ("segment_length", config.segment_length), "tree": ("tree_segment_length", first_levels)}
+    name, tokens = cuts.get(config.rollouts, ("", 0))
+    is_cut = config.rollouts == "tree" or config.segmentation == "fixed_length"
+    most = config.max_completion_length
+    if name and is_cut and most is not None and tokens >= most:
         what = f"{name} leaves nothing of max_completion_length={most} for the last segment, which begins at {tokens}"
         yield ValueError(f"{what}: lower {name}.")
 
@@ -211,8 +170,8 @@ def _batch_errors(config: GRPOConfig) -> Iterator[Exception]:
     if algorithm is None or algorithm.statistics is None:
         return
     if later := unmet(config, when(td_upper_bound=False, whiten_advantages=("none", "batch"))):
-        what = f"{values_of(config, later)} with credit={config.credit!r}, which takes statistics over the batch"
-        yield ValueError(f"{what}: that changes the advantages after the statistics. Set {in_words(later)}.")
+        why = f"with credit={config.credit!r}, which takes statistics over the batch before advantages change"
+        yield ValueError(f"{values_of(config, later)} {why}. Set {in_words(later)}.")
     if config.is_aligned and not config.use_vllm and "logps" in algorithm.needs:
         what = f"credit={config.credit!r} takes statistics over the generation batch from π_old"
         yield ValueError(f"{what}, and {no_batch_logps(config)}.")

@@ -3,7 +3,6 @@ that comes late or does not name the field, a division by zero, or another formu
 """
 
 import os
-from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from transformers import __version__ as version
 from transformers.integrations import INTEGRATION_TO_CALLBACK
 
 from ..support.adapters import adapter_base
-from ..support.errors import choose, one_line
+from ..support.errors import one_line
 from .knobs import (
     FINITE,
     NOT_NEGATIVE,
@@ -30,6 +29,7 @@ from .knobs import (
 )
 
 
+TRACKERS = {*INTEGRATION_TO_CALLBACK, "all", "none"}
 _TABLE: dict[Values, str] = {
     number("at least 1", lambda x: x >= 1): "per_device_train_batch_size per_device_eval_batch_size num_iterations "
     "gradient_accumulation_steps steps_per_generation generation_batch_size max_completion_length "
@@ -47,6 +47,11 @@ _TABLE: dict[Values, str] = {
     FINITE: "beta weight_decay entropy_coef max_steps save_steps eval_steps num_generations_eval save_total_limit",
     number("a number", lambda x: x == x): "max_grad_norm entropy_coef_min entropy_coef_max entropy_target",
     Values("finite numbers, one per reward function", numbers): "reward_weights",
+    Values(
+        "the name of a tracker, or a list of names",
+        lambda x: TRACKERS.issuperset([x] if isinstance(x, str) else x or ()),
+        tuple(sorted(TRACKERS)),
+    ): "report_to",
     Values("`name: value` pairs", lambda x: isinstance(x, dict) or str(x).startswith("{")): "model_init_kwargs",
     # with some unknown choices TRL silently trains by another formula, or stops in the first step
     one_of("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"): "loss_type",
@@ -133,14 +138,6 @@ def check_groups(args: Any) -> None:
     whole = f"the {size} responses of a generation batch ({values_of(args, sizes)}, {processes} × the process)"
     nearest = min((n for n in range(2, size + 1) if size % n == 0), key=lambda n: abs(n - group), default=2)
     raise ValueError(f"num_generations={group} does not divide {whole}: set num_generations={nearest}, or change them.")
-
-
-def check_trackers(report_to: str | Iterable[str] | None) -> None:
-    """Checks the names of `report_to`. Raises `ValueError` if one is unknown."""
-    known = {*INTEGRATION_TO_CALLBACK, "all", "none"}
-    for name in [report_to] if isinstance(report_to, str) else report_to or ():
-        if name not in known:
-            raise ValueError(f"report_to={name!r} is not a known tracker{choose(name, sorted(known))}")
 
 
 def check_model(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:

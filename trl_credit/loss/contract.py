@@ -43,6 +43,7 @@ def credit_problem(
         return f"returned a {type(credit).__name__}: return trl_credit.Credit(log_weight=…, advantage=…)"
     carries_loss, weight = algorithm.carries_loss, credit.log_weight
     shape, inside = tokens.logp_t.shape, tokens.mask_t.bool()
+    has_weight_gradient = config.loss_weight != "none" and config.loss_weight_confidence.endswith("_grad")
     for name in ("log_weight", "advantage", "mask", "selected"):
         x, is_mask, is_advantage = getattr(credit, name), name in ("mask", "selected"), name == "advantage"
         if x is None and not is_advantage:
@@ -52,7 +53,7 @@ def credit_problem(
         if not has_form or not (is_mask or x.is_floating_point()):
             kind = "zeros and ones" if is_mask else "floating numbers"
             return f"returned {name} as {described(x)}: return {kind} of shape {tuple(shape)} on {inside.device}"
-        may_have_graph = carries_loss or config.has_weight_gradient if is_advantage else not is_mask
+        may_have_graph = carries_loss or has_weight_gradient if is_advantage else not is_mask
         if x.requires_grad and not may_have_graph:
             fix = "detach it, or declare carries_loss = True if it is minus a loss"
             return f"returned {name} with a graph, whose gradient would be lost: {fix}"

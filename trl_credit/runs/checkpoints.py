@@ -106,11 +106,6 @@ def mark_incomplete(checkpoint: Path) -> None:
     (checkpoint / _TRAINER_STATE).unlink(missing_ok=True)
 
 
-def finished_at(checkpoint: Path) -> float:
-    """When a complete checkpoint was written, in seconds since the epoch."""
-    return (checkpoint / _TRAINER_STATE).stat().st_mtime
-
-
 def checkpoint_step(checkpoint: str | Path | None) -> int:
     """Optimizer steps before a complete checkpoint; 0 for `None`."""
     return _state_of_trainer(checkpoint)["global_step"] if checkpoint else 0

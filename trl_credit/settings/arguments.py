@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections.abc import Collection, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from ..config import CreditConfig, active_part
 from ..config.algorithm import class_of, settings_of, with_settings_of
 from ..config.checks import value_errors
 from ..config.knobs import inactive_options, is_default, knobs_of
-from ..config.trl_settings import MODEL_ACTS, check_trackers
+from ..config.trl_settings import MODEL_ACTS
 from ..data import DataArguments
 from ..demo import DEMO_SEGMENTS, TASKS, DemoTask, task_of_model
 from ..presets import PRESETS, summaries
@@ -87,30 +87,27 @@ def _read(
     if algo not in PRESETS:
         raise unknown_algorithm(algo, PRESETS, file=None if "algo" in typed else files.get("algo"))
     parser = _parser(chosen, protocols, program, runs_code="credit" in typed or not asks_for_help(words))
-    errors: list[Exception] = [
-        unknown_field(name, files[name], parser.hints) for name in config if name not in {*parser.hints, "env"}
-    ]
-    settings, unreadable = {}, []
+    names = [unknown_field(name, files[name], parser.hints) for name in config if name not in {*parser.hints, "env"}]
+    settings, values, rest, unreadable = {}, argparse.Namespace(), [], []
     with collected(unreadable, ValueError):
         set_environment(config.get("env"), where=files.get("env", "a file"))
     for name in config.keys() & parser.hints:
         with collected(unreadable, ValueError):
             settings[name] = parser.read(name, config[name], file=files[name])
     parser.set_defaults(**settings)
-    values, rest = argparse.Namespace(), []
     with collected(unreadable, ValueError):
         values, rest = parser.parse_known_args(words)
-    errors += unknown_arguments(rest, [*flags, *parser.flags()], lists="--help all")
+    names += unknown_arguments(rest, [*flags, *parser.flags()], lists="--help all")
     credit = chosen.get("credit")
     if isinstance(credit, str) and is_custom_function(credit) and known_function(credit) is None:
-        errors = []  # they may be about its settings; where it cannot be found, the configuration says so
+        names = []  # they may be about its settings; where it cannot be found, the configuration says so
     if unreadable:  # the values in their places may cause other errors
-        raise together([*errors, *unreadable])
+        raise together([*names, *unreadable])
     if _task(chosen) is not None:
         segments = {name: value for name, value in DEMO_SEGMENTS.items() if name not in settings}
         parser.set_defaults(**active_part(segments, vars(values)))
         values = parser.parse_known_args(words)[0]
-    return _Read(values, [*settings, *typed_fields(words)], config, parser, errors)
+    return _Read(values, [*settings, *typed_fields(words)], config, parser, names)
 
 
 def _parser(chosen: Mapping[str, Any], protocols: Protocols, program: dict[str, str], *, runs_code: bool) -> FlagParser:
@@ -143,9 +140,9 @@ def _config_class(chosen: Mapping[str, Any]) -> type[CreditConfig]:
     """The configuration class of an algorithm, with the settings of the one that `credit` names."""
     plain = PRESETS[str(chosen["algo"])].config
     credit = chosen.get("credit", plain.credit)
-    other = {f.name for of in (ScriptArguments, DataArguments, ModelConfig) for f in fields(of)} | {"config", "env"}
     config_class = with_settings_of(credit, plain)
-    if clash := other.intersection(f.name for f in settings_of(class_of(credit))):
+    others = {f.name for of in (ScriptArguments, DataArguments, ModelConfig) for f in fields(of)} | {"config", "env"}
+    if clash := others.intersection(f.name for f in settings_of(class_of(credit))):
         raise ValueError(f"credit={credit!r}: its setting {min(clash)!r} is a flag of every run: rename it")
     return config_class
 
@@ -163,14 +160,15 @@ def inactive_settings(argv: list[str], *, lacks: Collection[str] = ()) -> list[s
     Raises:
         ValueError: as `parse_arguments`, for errors that are found before a configuration is built.
     """
-    typed = {name.removeprefix("no_") for name in typed_fields(argv)} | {*typed_fields(argv), *read_files(argv)[1]}
-    for name in typed.intersection(lacks):
+    own = {*typed_fields(argv), *read_files(argv)[1]}
+    missing = {name for name in lacks if {name, f"no_{name}"} & own}
+    for name in missing:
         argv = without_flag(without_flag(argv, name), f"no_{name}")
     read = _read(argv, {}, {}, lacks=lacks)
     values = vars(read.values)
     settings = {name: values[name] for name in read.names if name in values}
     active = active_part(settings, values, knobs_of(read.parser.classes[2]))
-    return sorted({*settings, *typed.intersection(lacks)} - active.keys())
+    return sorted({*settings, *missing} - active.keys())
 
 
 def parse_arguments(
@@ -205,8 +203,7 @@ def parse_arguments(
         ValueError: a file that cannot be read, an unknown algorithm or field, or a value that is refused; the message
             has a line for each, which names the field, and the file that set it.
     """
-    read = _read(argv, protocols or {}, program, flags, lacks)
-    values, parser, errors = read.values, read.parser, read.errors
+    values, _, config, parser, errors = _read(argv, protocols or {}, program, flags, lacks)
     for name, value in vars(values).items():
         if value == "" and parser.get_default(name) != "":
             errors.append(ValueError(f"--{name} is empty: give it a value, or leave it out"))
@@ -216,37 +213,28 @@ def parse_arguments(
         with collected(errors, *_REFUSALS):
             parts[of] = of(**{f.name: getattr(values, f.name) for f in fields(of) if f.init})
     script, data, args, model = map(parts.get, parser.classes)
-    typed = set(typed_fields(argv)) - read.config.keys()  # one that a file sets may be set back
-    if script is not None:
-        with collected(errors, ValueError):
-            _check_script(script, protocols or {})
+    with collected(errors, ValueError):
+        _check_evaluation(script, args, protocols or {})
     if model is not None:
         wrong = value_errors(model)
-        errors += wrong.values()
-        errors += map(ValueError, inactive_options(model, MODEL_ACTS, typed=typed, wrong=wrong).values())
-    if args is not None:
-        with collected(errors, ValueError):
-            check_trackers(args.report_to)
-            if args.eval_strategy != "no" or args.eval_on_start:
-                what = "eval_strategy and eval_on_start have no data set here"
-                raise ValueError(f"{what}: set --evaluation_protocol and --evaluate_every")
+        typed = set(typed_fields(argv)) - config.keys()  # one that a file sets may be set back
+        inactive = inactive_options(model, MODEL_ACTS, typed=typed, wrong=wrong)
+        errors += [*wrong.values(), *map(ValueError, inactive.values())]
     if errors:
         raise with_source(together(errors), argv) from errors[0]
     if task := task_of_model(model.model_name_or_path or DEMO):
         model.model_name_or_path = task.model_path
     if isinstance(model.lora_target_modules, str) and re.fullmatch(r"[\w.]+", model.lora_target_modules):
         model.lora_target_modules = [model.lora_target_modules]  # a name alone, which PEFT would read as a pattern
-    return Choices(script, data, args, model, read.config)
+    return Choices(script, data, args, model, config)
 
 
 def with_source(error: BaseException, argv: list[str]) -> ValueError:
     """An exception with one line for each error, with fixes as flags and the `--config` file that sets the field that
     the line names."""
-    lines = lines_of(error)
-    try:
+    lines, files = lines_of(error), {}
+    with suppress(ValueError):  # the file itself is wrong, and the message says so
         files = read_files(argv)[2]
-    except ValueError:  # the file itself is wrong, and the message says so
-        files = {}
     for name in sorted(files.keys() - set(typed_fields(argv))):
         for i, line in enumerate(lines):
             if re.search(rf"^`?{name}\b|\b{name}=", line) and not any(file in line for file in files.values()):
@@ -255,10 +243,11 @@ def with_source(error: BaseException, argv: list[str]) -> ValueError:
     return together([ValueError(line) for line in flags])
 
 
-def _check_script(script: ScriptArguments, protocols: Protocols) -> None:
+def _check_evaluation(script: ScriptArguments, args: CreditConfig | None, protocols: Protocols) -> None:
+    """Raises `ValueError` if the settings of the evaluation during training do not go together."""
+    name = script.evaluation_protocol
     if script.evaluate_every < 1:
         raise ValueError(f"evaluate_every must be at least 1 step, got {script.evaluate_every}")
-    name = script.evaluation_protocol
     if name is None:
         if others := [other for other in ("evaluate_on", "evaluate_every") if not is_default(script, other)]:
             raise ValueError(f"{others[0]} needs --evaluation_protocol: one of {', '.join(protocols)}")
@@ -266,3 +255,6 @@ def _check_script(script: ScriptArguments, protocols: Protocols) -> None:
         raise ValueError(f"evaluation_protocol={name!r} is unknown{choose(name, protocols)}")
     elif unknown := [one for one in script.evaluate_on or () if one not in protocols[name]]:
         raise ValueError(f"evaluate_on: {name!r} has no set {unknown[0]!r}{choose(unknown[0], protocols[name])}")
+    if args is not None and (args.eval_strategy != "no" or args.eval_on_start):
+        what = "eval_strategy and eval_on_start have no data set here"
+        raise ValueError(f"{what}: set --evaluation_protocol and --evaluate_every")

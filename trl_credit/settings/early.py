@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .. import STEMS
-from ..support.errors import collected, raise_together
+from ..support.errors import raise_together
 from ..support.functions import is_custom_function
 from ..support.signals import without_flag
 from .parser import read_files, unknown_algorithm, unknown_arguments, unknown_field
@@ -34,9 +34,10 @@ def check_names(argv: list[str], *, flags: Collection[str] = ()) -> None:
         ValueError: a file cannot be read, or a name is unknown; the message has a line for each.
     """
     errors: list[Exception] = []
-    with collected(errors, ValueError):
+    try:
         typed, config, files, words = read_files(argv)
-    if errors:
+    except ValueError as error:
+        errors.append(error)
         typed, config, files, words = read_files(without_flag(argv, "config"))
     if (known := field_names()) is None:
         return

@@ -12,19 +12,10 @@ from .recipes import find_recipe, meant_recipe
 
 
 LARGEST_FILE = 100_000  # bytes
-MOST_ALIASES = 20  # per file: with more of them, a few lines of YAML can stand for billions of values
 
 
 class _Loader(yaml.SafeLoader):
     """Refuses a duplicate key, where YAML would silently keep the last value, and reads `1e-6` as a number."""
-
-    aliases = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node:
-        self.aliases += self.check_event(yaml.AliasEvent)
-        if self.aliases > MOST_ALIASES:
-            raise ValueError(f"it has more than {MOST_ALIASES} aliases: write the values out")
-        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
@@ -69,11 +60,11 @@ def read_settings(paths: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]
 
 def _merge(path: Path, readers: tuple[Path, ...], merged: dict[str, Any], files: dict[str, str]) -> None:
     """Writes the settings of a file and of its bases over those in `merged`."""
-    where, shown = "--config and `base`" if readers else "--config", repr(str(path))
+    shown = repr(str(path))
     if not path.is_file():
         meant = None if readers else meant_recipe(str(path))
-        what = "is a folder" if path.is_dir() else "is no file and no recipe"
-        raise ValueError(f"{shown} {what}: {f'did you mean {meant!r}?' if meant else f'check {where}'}")
+        fix = f"did you mean {meant!r}?" if meant else "check --config and `base`"
+        raise ValueError(f"{shown} is no file and no recipe: {fix}")
     if path.resolve() in readers:
         raise ValueError(f"{shown} is its own `base`")
     own = _load(path)

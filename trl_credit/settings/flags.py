@@ -72,19 +72,15 @@ class FlagParser(OneLineParser, TrlParser):
         if value is None and NoneType not in kinds:
             raise ValueError(f"{where} is empty: give it a value, or remove the line")
         is_list = isinstance(value, list) and action.nargs == "+"
-        is_choice = isinstance(value, str) and action.choices is not None
-        if type(value) in kinds and not is_choice and (not is_list or not value):
+        if type(value) in kinds and not (isinstance(value, str) and action.choices) and not (is_list and value):
             return value
-        given = value if is_list else [value]
-        for one in given:
-            if isinstance(one, (dict, list)):
-                kind = "flat values" if is_list else "one value"
-                raise ValueError(f"{where} cannot be {reprlib.repr(value)}: give it {kind}")
-            is_text = getattr(action.type, "__wrapped__", action.type) is str  # also one that may be `None`
-            if not isinstance(one, str) and (action.choices is not None or is_text):
-                raise ValueError(f"{where} must be text, got {one!r}: write it in quotes")
-        # 7.0 is a whole number too
-        words = [str(one).removesuffix(".0") if isinstance(one, float) else str(one) for one in given]
+        is_text = action.choices is not None or getattr(action.type, "__wrapped__", action.type) is str
+        words = []
+        for one in value if is_list else [value]:
+            if isinstance(one, (dict, list)) or (is_text and not isinstance(one, str)):
+                fix = "text, in quotes" if is_text else "one value"
+                raise ValueError(f"{where} cannot be {reprlib.repr(value)}: give it {fix}")
+            words.append(str(one).removesuffix(".0") if isinstance(one, float) else str(one))  # 7.0 is a whole number
         try:
             parsed = self.parse_known_args([f"--{name}", *words] if is_list else [f"--{name}={words[0]}"])[0]
         except ValueError as error:

@@ -3,10 +3,11 @@
 import re
 import shutil
 import textwrap
-from argparse import SUPPRESS, Action
+from argparse import SUPPRESS, Action, ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from enum import Enum
+from functools import partial
 from types import SimpleNamespace
 
 from transformers import TrainingArguments
@@ -61,25 +62,33 @@ def page(prog: str, epilog: str, actions: Sequence[Action], knobs: Mapping[str, 
             Whether every flag is shown with its whole text. Else a sentence of each of our flags that have an effect
             with the defaults, and of those of TRL that most runs set.
     """
+    width = max(60, min(shutil.get_terminal_size().columns, 200)) - 2
+    fill = partial(textwrap.fill, width=width, break_on_hyphens=False)
+    layout = partial(RawDescriptionHelpFormatter, max_help_position=_COLUMN, width=width)
     default = {action.dest: action.default for action in actions}
-    parts = [f"usage: {prog} [--flag value …]", _filled(_ABOUT.format(**default))]
-    idle: list[str] = []
+    about = fill(" ".join(_ABOUT.format(**default).split()))
+    shown = ArgumentParser(prog, "%(prog)s [--flag value …]", about, add_help=False, formatter_class=layout)
+    hidden: set[str] = set()
     if not full:
-        rows = [_row(f"  {name}", preset.summary, 16) for name, preset in PRESETS.items()]
-        parts.append("\n".join(["Algorithms:", *rows]))
+        algorithms = shown.add_argument_group("Algorithms")
+        for name, preset in PRESETS.items():
+            algorithms.add_argument(name, help=preset.summary.replace("%", "%%"))
         idle = [name for name, knob in knobs.items() if not is_active(SimpleNamespace(**default), knob.acts)]
-    of_trl = {f.name for of in (GRPOConfig, ModelConfig) for f in fields(of)}
-    hidden = set() if full else {*idle, *of_trl.difference(_RUN_FLAGS, _MODEL_FLAGS, knobs)}
-    order = [*_RUN_FLAGS, *knobs]
-    shown = sorted(actions, key=lambda action: order.index(action.dest) if action.dest in order else len(order))
-    for title in _HEADINGS:
-        group = [a for a in shown if a.dest not in hidden and _heading(a.dest, knobs) == title]
-        rows = [_row(_invocation(a), _text(a, knobs.get(a.dest), full), _COLUMN) for a in group]
-        parts += ["\n".join([f"{title}:", *rows])] * bool(rows)
-    if not full:
-        parts.append(_filled(f"No effect with these defaults: {', '.join(idle)}."))
-        parts.append(f"--help all describes all {len(actions)} flags, including those of TRL and transformers.")
-    return "\n\n".join([*parts, epilog]).rstrip() + "\n"
+        of_trl = {f.name for of in (GRPOConfig, ModelConfig) for f in fields(of)}
+        hidden = {*idle, *of_trl.difference(_RUN_FLAGS, _MODEL_FLAGS, knobs)}
+        rest = f"--help all describes all {len(actions)} flags, including those of TRL and transformers."
+        epilog = "\n\n".join([fill(f"No effect with these defaults: {', '.join(idle)}."), rest, epilog])
+    groups = {title: shown.add_argument_group(title) for title in _HEADINGS}
+    order = {name: place for place, name in enumerate(dict.fromkeys([*_RUN_FLAGS, *knobs]))}
+    for action in sorted(actions, key=lambda action: order.get(action.dest, len(order))):
+        if action.dest not in hidden:
+            metavar = action.metavar or _KINDS.get(getattr(action.type, "__name__", ""), "TEXT")
+            metavar = "CHOICE" if action.choices else metavar
+            text = _text(action, knobs.get(action.dest), full).replace("%", "%%")
+            group = groups[_heading(action.dest, knobs)]
+            group.add_argument(action.option_strings[0], nargs=action.nargs, metavar=metavar, help=text)
+    shown.epilog = epilog
+    return shown.format_help()
 
 
 def _heading(name: str, knobs: Mapping[str, Knob]) -> str:
@@ -91,14 +100,6 @@ def _heading(name: str, knobs: Mapping[str, Knob]) -> str:
         return "Rewards"
     of = next((of for of in _OF_CLASS if name in of.__dataclass_fields__), None)
     return _OF_CLASS[of] if of is not None else "Evaluation" if name.startswith("evaluat") else "Credit"
-
-
-def _invocation(action: Action) -> str:
-    """A flag and the kind of its value."""
-    kind = "CHOICE" if action.choices else _KINDS.get(getattr(action.type, "__name__", ""), "TEXT")
-    value = str(action.metavar or kind)
-    value = {"?": f"[{value}]", "+": f"{value} …"}.get(str(action.nargs), value)
-    return f"  {action.option_strings[0]} {value}"
 
 
 def _text(action: Action, knob: Knob | None, full: bool) -> str:
@@ -116,14 +117,3 @@ def _text(action: Action, knob: Knob | None, full: bool) -> str:
         return text
     value = action.default.value if isinstance(action.default, Enum) else action.default
     return f"{text} [{' '.join(map(str, value)) if isinstance(value, (list, tuple)) else value}]"
-
-
-def _filled(text: str, **layout: str) -> str:
-    width = max(60, min(shutil.get_terminal_size().columns, 200)) - 2
-    return textwrap.fill(" ".join(text.split()), width, break_on_hyphens=False, **layout)
-
-
-def _row(flag: str, text: str, column: int) -> str:
-    """A flag, and its text from a column on."""
-    filled = _filled(text, initial_indent=" " * column, subsequent_indent=" " * column)
-    return f"{flag}\n{filled}" if len(flag) > column - 2 else flag.ljust(column) + filled[column:]

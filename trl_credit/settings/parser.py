@@ -17,8 +17,8 @@ class OneLineParser(argparse.ArgumentParser):
     """
 
     def __init__(self, **kwargs: Any) -> None:
-        form = {"formatter_class": argparse.RawDescriptionHelpFormatter}
-        super().__init__(**{"allow_abbrev": False, "exit_on_error": False, **form, **kwargs})
+        layout = argparse.RawDescriptionHelpFormatter
+        super().__init__(allow_abbrev=False, exit_on_error=False, formatter_class=layout, **kwargs)
         # argparse takes -1e-3 for a flag before Python 3.14
         self._negative_number_matcher = re.compile(r"-(\d[\d_]*(\.\d*)?|\.\d+)([eE][-+]?\d+)?$|-(inf|nan)$")
 

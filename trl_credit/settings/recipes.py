@@ -51,16 +51,10 @@ class Recipe:
 
 
 def recipes_in(folder: Path) -> list[Recipe]:
-    """The recipes of a folder by name, each followed by its variants.
-
-    Raises:
-        ValueError: the recipe of a variant does not exist.
-    """
+    """The recipes of a folder by name, each followed by its variants."""
     files = [path for path in sorted(folder.glob("*.yaml")) if not path.name.startswith("base")]
     parts = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in files}
     variants = parts.pop(Path(VARIANTS).stem, {})
-    if lost := {variant["base"] for variant in variants.values()} - parts.keys():
-        raise ValueError(f"{folder.name}/{VARIANTS}: there is no recipe {min(lost)!r}, check its `base` lines")
     recipes = []
     for base, settings in parts.items():
         path, about = folder / f"{base}.yaml", settings.get("about", {})
