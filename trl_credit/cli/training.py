@@ -24,9 +24,8 @@ from ..lab.evaluation import PROTOCOLS, EvaluationCallback, forget_after
 from ..lab.viewer.trackers import CreditPageCallback, has_tracker
 from ..rewards import accuracy_reward, check_answers, default_reward, resolve_reward
 from ..rewards.signature import required_parameters
-from ..runs.before import check_amount
-from ..runs.checkpoints import checkpoint_step, finished_at, is_complete, last_checkpoint
-from ..runs.resumable import find_last
+from ..runs.checkpoints import checkpoint_step, find_last, finished_at, is_complete, last_checkpoint
+from ..runs.resumable import check_amount
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
 from ..support.adapters import tokenizer_source
 from ..support.errors import check_data_dir, check_output_dir, fail

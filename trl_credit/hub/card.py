@@ -21,6 +21,7 @@ from ..observe.credit_plot import plot_credit
 from ..observe.sampling import describe_sampling
 from ..presets import PRESETS
 from ..runs.model_identity import embedded_task
+from ..runs.resumable import ResumableTrainer
 from ..support.files import write_atomically
 from .describe import describe_credit, function_comments, preset_of
 from .evaluation import read_evaluation
@@ -28,7 +29,6 @@ from .markdown import escape, fenced
 from .papers import papers_of
 from .public import Public
 from .recipe import launcher_words, recipe_of, to_yaml
-from .trainer import CardTrainer
 
 
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
@@ -60,7 +60,7 @@ class TrainingData:
 
 
 def write_model_card(
-    trainer: CardTrainer,
+    trainer: ResumableTrainer,
     *,
     name: str,
     data: TrainingData | None = None,
@@ -157,7 +157,9 @@ def write_model_card(
     return path
 
 
-def _public_data(trainer: CardTrainer, data: TrainingData | None, hub_id: str | None, public: Public) -> TrainingData:
+def _public_data(
+    trainer: ResumableTrainer, data: TrainingData | None, hub_id: str | None, public: Public
+) -> TrainingData:
     """What may be shown of the training set; by default what the trainer knows of it."""
     if data is None:
         dataset = trainer.train_dataset
@@ -168,7 +170,7 @@ def _public_data(trainer: CardTrainer, data: TrainingData | None, hub_id: str | 
     return replace(data, **texts | {"hub_id": data.hub_id if is_on_hub else None})
 
 
-def _hub_base(trainer: CardTrainer) -> str | None:
+def _hub_base(trainer: ResumableTrainer) -> str | None:
     """The base model's id on the Hub, `None` for a model from a folder, even if that folder no longer exists."""
     config = trainer.model.config
     name = getattr(config, "_name_or_path", None)

@@ -4,13 +4,13 @@ import inspect
 
 from ..config.knobs import is_default
 from ..demo import DEMO, agent_reward, demo_reward
-from ..runs.identity import IdentifiedTrainer
 from ..runs.model_identity import embedded_task
+from ..runs.resumable import ResumableTrainer
 from ..support.functions import short_name
 from .sampling import describe_preset, describe_sampling
 
 
-def banner(trainer: IdentifiedTrainer) -> list[str]:
+def banner(trainer: ResumableTrainer) -> list[str]:
     """The algorithm with its custom credit function, the amount of data, what is sampled, the embedded task, and what
     the preset sets."""
     data, name = trainer.train_dataset, credit_name(trainer)
@@ -26,7 +26,7 @@ def banner(trainer: IdentifiedTrainer) -> list[str]:
     return lines
 
 
-def credit_name(trainer: IdentifiedTrainer) -> str:
+def credit_name(trainer: ResumableTrainer) -> str:
     """The algorithm, with the user's credit function if there is one: "S-trace with credit mine.py:f"."""
     credit = trainer.args.credit
     if credit is None or is_default(trainer.args, "credit"):  # the preset's own
