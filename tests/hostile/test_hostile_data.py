@@ -9,13 +9,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from data_helpers import GOOD, read
-from script_helpers import error_of
-from scripts import load_script
 
 
 refuses = pytest.mark.hostile("data files", "refused")
 keeps = pytest.mark.hostile("data files", "survived")
-script = load_script("examples/train.py")
+X = b'{"prompt": "x", "answer": '
 
 
 @pytest.fixture(autouse=True)
@@ -23,120 +21,66 @@ def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def refused(capsys):
-    """The one line that `examples/train.py` ends with, after exit code 2."""
-    Path("mine.py").write_text("def mine(completions, **kwargs):\n    return [0.0 for _ in completions]\n")
-
-    def run(name, *flags, content=None):
-        if content is not None:
-            Path(name).write_bytes(content)
-        error = error_of(script.main, ["--dataset_name", name, "--reward", "mine.py:mine", *flags], capsys)
-        assert len(error) < 600 and f"'{name}'" in error
-        return error
-
-    return run
+def rows_of(*cells: str) -> bytes:
+    return "".join(f'{{"prompt": "x", "answer": "2", "level": {cell}}}\n' for cell in cells).encode()
 
 
-X = b'{"prompt": "x", "answer": '
-LINES = {
-    "cut": X,
-    "comma": X + b'"2",}',
-    "two": X + b'"2"} {"prompt": "y"}',
-    "quotes": b"{'prompt': 'x', 'answer': '2'}",
-    "control": b'{"prompt": "a\x00b", "answer": "2"}',
-    "nan": X + b"nan}",
-    "zero": X + b"01}",
-    "digits": X + b"9" * 5000 + b"}",
-    "deep": X + b"[" * 50_000 + b"]" * 50_000 + b"}",
+# what is wrong → the file, its content, and what the message names
+FILES = {
+    "cut line": ("x.jsonl", GOOD * 2 + b"\r\n" + X + b"\n" + GOOD, "line 4"),
+    "two on a line": ("x.jsonl", GOOD + X + b'"2"} {"prompt": "y"}\n', "line 2"),
+    "many digits": ("x.jsonl", GOOD + X + b"9" * 5000 + b"}", "line 2"),
+    "deep": ("x.jsonl", GOOD + X + b"[" * 50_000 + b"]" * 50_000 + b"}", "line 2"),
+    "list": ("x.jsonl", GOOD * 2 + b'["x", "2"]\n' + GOOD, "row 2"),
+    "object as answer": ("x.jsonl", GOOD + X + b'{"value": "2"}}', "'answer'"),
+    "null in a list": ("x.jsonl", GOOD + X + b'["2", null]}', "'answer'"),
+    "NaN": ("x.jsonl", GOOD + X + b"NaN}", "'answer'"),
+    "no prompt": ("x.jsonl", GOOD * 2 + b'{"answer": "2"}', "row 2 has no prompt"),
+    "empty prompt": ("x.jsonl", GOOD * 2 + b'{"prompt": "", "answer": "2"}', "row 2 has no prompt"),
+    "number as prompt": ("x.jsonl", GOOD + b'{"prompt": 12, "answer": "2"}', "'prompt'"),
+    "messages": ("x.jsonl", GOOD + b'{"prompt": [{"role": "user", "content": "x"}], "answer": "2"}', "'prompt'"),
+    "surrogate": ("x.jsonl", GOOD + b'{"prompt": "a\\ud83d", "answer": "2"}', "'prompt'"),
+    "nested": ("x.jsonl", GOOD + X + b'"2", "meta": ' + b"[" * 100 + b"]" * 100 + b"}", "ArrowSchema"),
+    "number and text": ("x.jsonl", rows_of("1", '"one"'), "column 'level': "),
+    "number and truth": ("x.jsonl", rows_of("1", "true"), "column 'level': "),
+    "large number": ("x.jsonl", rows_of("1", "1" * 30), "column 'level': "),
+    "many keys": ("x.jsonl", b"".join(b'{"prompt": "x", "a%d": 1}\n' % i for i in range(2000)), "1,000 different keys"),
+    "no comma": ("x.json", b'[{"prompt": "x"},\n\n{"prompt": "y" "answer": "2"}]', "line 3"),
+    "two lists": ("x.json", b'[\n{"prompt": "x",\n"answer": "2"}]\n[]', "line 4"),
+    "one object": ("x.json", b'{"data": [{"prompt": "x", "answer": "2"}]}', "'prompt'"),
+    "no rows": ("x.json", b"\xef\xbb\xbf[]", "no rows"),
+    "latin-1": ("x.json", b'{"prompt": "caf\xe9"}', "utf-8"),
+    "short row": ("x.csv", b"prompt,answer\nx,2\ny\n", "Row #3"),
+    "open quote": ("x.csv", b'prompt,answer\n"x,2\ny,3\n', "Row #2"),
+    "latin-1 in CSV": ("x.csv", b"prompt,answer\nx,2\ncaf\xe9,3\n", "invalid UTF8"),
+    "column twice": ("x.csv", b"prompt,answer,answer\nx,2,3\n", "'answer'"),
+    "semicolons": ("x.csv", b"prompt;answer\nx;2\n", "'prompt'"),
+    "header alone": ("x.csv", b"prompt,answer\n", "no rows"),
+    "empty": ("x.csv", b"", "csv"),
 }
 
 
 @refuses
-@pytest.mark.parametrize("line", LINES)
-def test_a_broken_line_is_named(refused, line):
-    assert "line 4" in refused("x.jsonl", content=GOOD * 2 + b"\r\n" + LINES[line] + b"\n" + GOOD)
-
-
-# a row among good ones → the column or the row that is named
-ROWS = {
-    "list": (b'["x", "2"]', "row 2"),
-    "null": (b"null", "row 2"),
-    "object": (X + b'{"value": "2"}}', "'answer'"),
-    "null in a list": (X + b'["2", null]}', "'answer'"),
-    "NaN": (X + b"NaN}", "'answer'"),
-    "no prompt": (b'{"answer": "2"}', "row 2 has no prompt"),
-    "empty prompt": (b'{"prompt": "", "answer": "2"}', "row 2 has no prompt"),
-    "number": (b'{"prompt": 12, "answer": "2"}', "'prompt'"),
-    "messages": (b'{"prompt": [{"role": "user", "content": "x"}], "answer": "2"}', "'prompt'"),
-    "surrogate": (b'{"prompt": "a\\ud83d", "answer": "2"}', "'prompt'"),
-    "nested": (X + b'"2", "meta": ' + b"[" * 100 + b"]" * 100 + b"}", "ArrowSchema"),
-}
+@pytest.mark.parametrize("case", FILES)
+def test_a_broken_file_is_named_with_the_place(case):
+    name, content, named = FILES[case]
+    with pytest.raises(ValueError, match=name) as error:
+        read(name, content)
+    assert named in str(error.value) and "\n" not in str(error.value) and len(str(error.value)) < 600
 
 
 @refuses
-@pytest.mark.parametrize("row", ROWS)
-def test_a_row_that_is_no_row_is_named(refused, row):
-    content, named = ROWS[row]
-    assert named in refused("x.jsonl", content=GOOD * 2 + content + b"\n" + GOOD)
-
-
-@refuses
-@pytest.mark.parametrize("values", [["1", '"one"'], ["1", "true"], ["1", "1" * 30], ['{"k": 1}', '{"k": "1"}']])
-def test_a_column_without_a_type_is_named(refused, values):
-    rows = "".join(f'{{"prompt": "x", "answer": "2", "level": {value}}}\n' for value in values)
-    assert "column 'level': " in refused("x.jsonl", content=rows.encode())
-
-
-FILES = [
-    ("x.jsonl", b"".join(b'{"prompt": "x", "a%d": 1}\n' % i for i in range(2000)), "1,000 different keys"),
-    ("x.json", b'[{"prompt": "x"},\n\n{"prompt": "y" "answer": "2"}]', "line 3"),
-    ("x.json", b'[\n{"prompt": "x",\n"answer": "2"}]\n[]', "line 4"),
-    ("x.json", b'{\n  "prompt": "x"\n}\n', "line 1"),
-    ("x.json", b'{"data": [{"prompt": "x", "answer": "2"}]}', "'prompt'"),
-    ("x.json", b"[]", "no rows"),
-    ("x.json", b"\xef\xbb\xbf", "no rows"),
-    ("x.json", b'{"prompt": "caf\xe9"}', "utf-8"),
-    ("x.json", '[{"prompt": "x"}]'.encode("utf-16"), "utf-8"),
-    ("x.csv", b"prompt,answer\nx,2\ny\n", "Row #3"),
-    ("x.csv", b"prompt,answer\nx,2\n1,234,5\n", "Row #3"),
-    ("x.csv", b'prompt,answer\n"x,2\ny,3\n', "Row #2"),
-    ("x.csv", b"prompt,answer\nx,2\ncaf\xe9,3\n", "invalid UTF8"),
-    ("x.csv", b"prompt,answer,answer\nx,2,3\n", "'answer'"),
-    ("x.csv", b"prompt;answer\nx;2\n", "'prompt'"),
-    ("x.csv", b"prompt,answer\n,2\n", "row 0 has no prompt"),
-    ("x.csv", b"prompt,answer\n", "no rows"),
-    ("x.csv", b"", "csv"),
-]
-
-
-@refuses
-@pytest.mark.parametrize("number", range(len(FILES)))
-def test_a_file_that_is_no_list_of_rows(refused, number):
-    name, content, named = FILES[number]
-    assert named in refused(name, content=content)
-
-
-@refuses
-@pytest.mark.parametrize(
-    ("columns", "named"),
-    [
-        ({"prompt": ["x"], "answer": [date(2020, 1, 2)]}, "row 0: column 'answer'"),
-        ({"prompt": ["x"], "answer": [float("inf")]}, "row 0: column 'answer'"),
-        ({"prompt": ["x"], "answer": [b"2"]}, "row 0: column 'answer'"),
-        ({"prompt": [date(2020, 1, 2)], "answer": ["2"]}, "row 0: column 'prompt'"),
-        ({"prompt": [], "answer": []}, "no rows"),
-        ({"prompt": ["x"], "answer": ["2"], "Answer": ["3"]}, "'answer'"),
-    ],
-)
-def test_types_of_parquet_that_are_no_prompt_or_answer(refused, columns, named):
-    arrays = list(map(pyarrow.array, columns.values()))
-    pyarrow.parquet.write_table(pyarrow.table(arrays, names=[name.lower() for name in columns]), "x.parquet")
-    assert named in refused("x.parquet")
+@pytest.mark.parametrize("column", ["prompt", "answer"])
+@pytest.mark.parametrize("value", [date(2020, 1, 2), float("inf"), b"2"])
+def test_types_of_parquet_that_are_no_prompt_or_answer(column, value):
+    table = pyarrow.table({"prompt": ["x"], "answer": ["2"]} | {column: [value]})
+    pyarrow.parquet.write_table(table, "x.parquet")
+    with pytest.raises(ValueError, match=f"row 0: column '{column}'"):
+        read("x.parquet", Path("x.parquet").read_bytes())
 
 
 @keeps
-def test_binary_files_overwritten_at_random(refused, record_property):
+def test_binary_files_overwritten_at_random(record_property):
     """An error, or another text where only letters changed; and never the end of the process."""
     rows = pyarrow.Table.from_pylist([{"prompt": f"{i}+1=", "answer": str(i + 1)} for i in range(200)])
     pyarrow.parquet.write_table(rows, "x.parquet")
@@ -145,21 +89,23 @@ def test_binary_files_overwritten_at_random(refused, record_property):
     noise = random.Random(0)
     for name in ("x.parquet", "x.arrow"):
         whole = Path(name).read_bytes()
-        for content in (whole[:100], whole[: len(whole) // 2], b"", GOOD):
-            refused(name, content=content)
+        contents = [whole[:100], whole[: len(whole) // 2], b"", GOOD]
         for _ in range(60):
             damaged = bytearray(whole)
             for _ in range(noise.choice((1, 8))):
                 damaged[noise.randrange(len(whole))] = noise.randrange(256)
+            contents.append(bytes(damaged))
+        for i, content in enumerate(contents):
             try:
-                assert 0 < len(read(name, bytes(damaged))) <= 200
+                assert 0 < len(read(name, content)) <= 200
+                assert i >= 4
             except (ValueError, OSError) as error:
                 assert name in str(error)
     record_property("tried", 128)
 
 
 @keeps
-@pytest.mark.parametrize("stem", ["a*b", "a[1]", "**", "{a,b}", "x=1", "a::b", "a b%20#"])
+@pytest.mark.parametrize("stem", ["a*b", "a[1]", "**", "x=1", "a::b"])
 def test_a_name_is_one_file(stem):
     Path("saved=1").mkdir()  # as a folder of a partitioned set is called
     for other in ("a1b", "a1", "ab", "a"):

@@ -26,15 +26,6 @@ def stream(rows):
     return IterableDataset.from_generator(lambda: iter(rows))
 
 
-def only_once(rows):
-    left = iter(rows)
-
-    def read():
-        yield from left
-
-    return IterableDataset.from_generator(read)
-
-
 def copied(model, folder):
     return Path(shutil.copytree(model, folder / "model"))
 
@@ -125,7 +116,7 @@ class Seen:
 
 
 @survived
-@pytest.mark.parametrize("make", [stream, only_once, itertools.cycle])
+@pytest.mark.parametrize("make", [stream, itertools.cycle])
 def test_a_stream_that_is_looked_at_loses_no_row(make_trainer, make):
     seen, data = Seen(), make(ROWS[:8])
     data = stream(data) if make is itertools.cycle else data  # has no end
@@ -181,16 +172,12 @@ def test_a_reference_that_a_resumed_run_would_load_from_the_trained_model(make_t
 
 
 @survived
-def test_a_longer_schedule_is_said_with_both_numbers(make_trainer, trained, caplog):
+def test_a_longer_schedule_is_named_with_both_lengths(make_trainer, trained, caplog):
     settings = {**SAVES, "lr_scheduler_type": "linear", "n_prompts": 8}
-    make_trainer("grpo", max_steps=4, **settings).train()
-    longer = trained("grpo", **settings, max_steps=8, resume=True)
-    jump = "the learning rate jumps from 0 to 0.5 of its peak: its schedule ends at step 8, and ended at 4"
-    assert f"checkpoint-4: {jump}: set max_steps" in caplog.text
-    assert f"* From step 4: {jump}." in write_model_card(longer, name="GRPO").read_text().replace("\\", "")
-    caplog.clear()
-    again = trained("grpo", **settings, max_steps=8, resume=True)  # at its end, with the same schedule
-    assert "jumps" not in caplog.text and again.changes_of_run() == [f"From step 4: {jump}."]
+    make_trainer("grpo", max_steps=2, **settings).train()
+    longer = trained("grpo", **settings, max_steps=4, resume=True)
+    assert "checkpoint-2: max_steps was 2 and is 4" in caplog.text
+    assert "* From step 2: max_steps 2 → 4." in write_model_card(longer, name="GRPO").read_text().replace("\\", "")
 
 
 @pytest.mark.slow

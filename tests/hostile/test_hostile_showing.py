@@ -125,7 +125,6 @@ def test_a_tracker_that_fails(make_trainer, tmp_path, caplog, hooks):
     assert trainer.state.global_step == 2 and (tmp_path / "run" / "checkpoint-2").is_dir()
     reports = [record.message for record in caplog.records if "the server is gone" in record.message]
     assert reports == ["Fails: ConnectionError: the server is gone. The run goes on"]
-    assert not set(vars(tracker)) & set(HOOKS)  # a later training finds it as it was
 
 
 def test_what_counts_as_shown():

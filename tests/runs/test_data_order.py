@@ -55,16 +55,17 @@ def test_an_unknown_order_is_refused():
     stream = RECORD["identity"] | {"data": {"first_rows": "x"}}
     with pytest.raises(ValueError, match="stream"):
         rows_reached(RECORD | {"identity": stream}, steps=1)
-    lives = [*RECORD["lives"], {"from": 1, "id": "1", "changed": {"seed": [1, 2], "learning_rate": [0.1, 0.2]}}]
-    with pytest.raises(ValueError, match="a resume changed seed$"):
-        rows_reached(RECORD | {"lives": lives}, steps=1)
+    lives = [*RECORD["lives"], {"from": 1, "id": "1"}]
+    for name in ("seed", "prompt_sampler"):
+        lives[1]["changed"] = {name: [1, 2], "learning_rate": [0.1, 0.2]}
+        with pytest.raises(ValueError, match=f"a resume changed {name}$"):
+            rows_reached(RECORD | {"lives": lives}, steps=1)
     lives[1]["changed"] = {"learning_rate": [0.1, 0.2]}
     assert rows_reached(RECORD | {"lives": lives}, steps=1) == rows_reached(RECORD, steps=1)
 
 
-def with_settings(record=RECORD, changed=None, **settings):
-    lives = [*record["lives"], *([{"from": 1, "id": "1", "changed": changed}] if changed else [])]
-    return record | {"identity": record["identity"] | settings, "lives": lives}
+def with_settings(**settings):
+    return RECORD | {"identity": RECORD["identity"] | settings}
 
 
 def write_rates(folder, *lines):
@@ -88,19 +89,6 @@ def test_an_order_by_pass_rates_is_read_from_the_file(tmp_path):
     for groups in ("keep", "replace"):
         record = with_settings(prompt_sampler="data", groups=groups)
         assert rows_reached(record, steps=1, folder=tmp_path / "none") == in_order
-
-
-def test_a_resume_that_changed_the_sampler_adds_the_rows_of_both(tmp_path):
-    write_rates(tmp_path, (7, 1.0, 1))
-    in_order = rows_reached(RECORD, steps=1)
-    changed = {"prompt_sampler": ["difficulty", "data"]}
-    record = with_settings(changed=changed, prompt_sampler="data", groups="keep")
-    assert rows_reached(record, steps=1, folder=tmp_path) == in_order | {7}
-    # the seed decides nothing where results do, and other data decides everything
-    by_difficulty = with_settings(changed={"seed": [1, 2]}, prompt_sampler="difficulty")
-    assert rows_reached(by_difficulty, steps=1, folder=tmp_path) == {7}
-    with pytest.raises(ValueError, match="not known, as a resume changed data$"):
-        rows_reached(with_settings(changed={"data": [{}, {}]}, prompt_sampler="difficulty"), steps=1, folder=tmp_path)
 
 
 @pytest.mark.parametrize("settings", [{"prompt_sampler": "difficulty"}, {"groups": "refill"}])

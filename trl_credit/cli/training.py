@@ -11,22 +11,20 @@ from typing import Any
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from transformers import AutoTokenizer
-from transformers import __version__ as transformers_version
 from trl import get_peft_config, get_quantization_config
 
 from ..config.knobs import is_default
 from ..config.trl_settings import check_model
 from ..data import hub_source, load_from_arguments, warn_of_unknown_tokens
-from ..demo import TASKS, check_tool_loop, demo_dataset, task_of_model
+from ..demo import TASKS, demo_dataset, task_of_model
 from ..hub import PushCallback, PushError, PushInterrupted, TrainingData, without_waiting
 from ..lab.comparison.processes import ProgressLines
 from ..lab.evaluation import PROTOCOLS, EvaluationCallback, forget_after
 from ..lab.viewer.trackers import CreditPageCallback, has_tracker
 from ..rewards import accuracy_reward, check_answers, default_reward, resolve_reward
 from ..rewards.signature import required_parameters
-from ..runs.before import check_amount
-from ..runs.checkpoints import checkpoint_step, is_complete
-from ..runs.resumable import find_last
+from ..runs.checkpoints import checkpoint_step, find_last, is_complete
+from ..runs.resumable import check_amount
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
 from ..support.adapters import tokenizer_source
 from ..support.errors import check_data_dir, check_output_dir, fail
@@ -101,8 +99,6 @@ def check_start(choices: Choices) -> None:
         ImportError: the data set needs tools, and transformers is too old for them.
     """
     args, model = choices.args, choices.model.model_name_or_path
-    if uses_tools(choices):
-        check_tool_loop(transformers_version)
     if is_main():  # other nodes may not see the folder
         check_output_dir(short_path(args.output_dir))
     check_data_dir(choices.data.data_dir)  # before the Hub is asked for a model
@@ -117,12 +113,6 @@ def check_start(choices: Choices) -> None:
     if task_of_model(model) is None and choices.data.dataset_name is None:
         raise ValueError(f"model_name_or_path={model!r} has no data to train on: set --dataset_name")
     check_model(model, revision=choices.model.model_revision, trust_remote_code=args.trust_remote_code)
-
-
-def uses_tools(choices: Choices) -> bool:
-    """Whether the data set is an embedded task with an environment."""
-    task = TASKS.get(choices.data.dataset_name or DEMO)
-    return task is not None and task.environment is not None
 
 
 def make_rewards(choices: Choices) -> list[Callable]:
@@ -170,7 +160,8 @@ def make_trainer(choices: Choices, rewards: list[Callable], data: Dataset, *, co
         names = {key: name for key, name in names.items() if not is_default(model_args, name)}
     chosen = {key: getattr(model_args, name) for key, name in names.items()}
     args.model_init_kwargs = {**(args.model_init_kwargs or {}), **chosen} or None
-    environment = TASKS[data_args.dataset_name].environment(args) if uses_tools(choices) else None
+    task = TASKS.get(data_args.dataset_name)
+    environment = None if task is None or task.environment is None else task.environment(args)
     trainer = ALGORITHMS[script.algo][1](
         model=model,
         reward_funcs=rewards,

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..config import active_part, defaults
-from .agent import Calculator, StepCalculator, agent_dataset, agent_reward, check_tool_loop
+from .agent import Calculator, StepCalculator, agent_dataset, agent_reward
 from .task import DEMO, TASKS, DemoTask, demo_dataset, demo_reward, split_steps, without_filler
 
 
@@ -17,7 +17,6 @@ __all__ = [
     "StepCalculator",
     "agent_dataset",
     "agent_reward",
-    "check_tool_loop",
     "demo_dataset",
     "demo_model_path",
     "demo_reward",

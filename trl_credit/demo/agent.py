@@ -20,7 +20,6 @@ import random
 from typing import Any, NamedTuple
 
 from datasets import Dataset
-from packaging.version import Version
 
 from ..support.conversation import response_text
 
@@ -36,7 +35,6 @@ SETTINGS = {  # where they differ from those of the other tasks
     "max_completion_length": 64,  # tokens of a conversation after its prompt; the usual one has 38
     "max_steps": 80,
 }
-OLDEST_TRANSFORMERS = "5.13"  # the first that parses calls with the `response_template` of a tokenizer
 
 
 class Call(NamedTuple):
@@ -96,11 +94,7 @@ class Calculator:
 
     # `snapshot()` copies the state, and `restore(state)` sets it back. TRL offers methods as tools: these are functions
     snapshot = property(lambda self: lambda: copy.deepcopy(vars(self)))
-    restore = property(lambda self: lambda state: self._set_back(state))
-
-    def _set_back(self, state: dict) -> None:
-        vars(self).clear()
-        vars(self).update(copy.deepcopy(state))
+    restore = property(lambda self: lambda state: vars(self).update(copy.deepcopy(state)))
 
 
 class StepCalculator(Calculator):
@@ -173,16 +167,3 @@ def agent_dataset(n: int = 1024, *, seed: int = 0) -> Dataset:
 def agent_environment(args: Any) -> type[Calculator]:
     """The environment of a run with a configuration: one that scores calls if the run's returns are made of them."""
     return StepCalculator if args.returns == "to_go" else Calculator
-
-
-def check_tool_loop(transformers_version: str) -> None:
-    """Checks that a version of transformers parses the calls of the embedded agent.
-
-    Every TRL from 1.12 on has the tool loop.
-
-    Raises:
-        ImportError: it is too old.
-    """
-    if Version(transformers_version) < Version(OLDEST_TRANSFORMERS):
-        what = f"demo_agent calls a tool, and transformers {transformers_version} cannot parse its calls"
-        raise ImportError(f"{what}: pip install 'transformers>={OLDEST_TRANSFORMERS}'")

@@ -11,20 +11,19 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path, PurePath
-from typing import Any, Protocol
+from typing import Any
 
 from accelerate.utils import is_peft_model
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from transformers import TrainerState
 
 from ..demo import DEMO
 from ..observe.banner import describe_sampling
 from ..observe.plots import plot_credit
-from ..presets import PRESETS, Preset
-from ..runs.identity import IdentifiedTrainer
+from ..presets import PRESETS
 from ..runs.model_identity import embedded_task
+from ..runs.resumable import ResumableTrainer
 from ..support.files import read_json, write_atomically
 from .describe import describe_credit, function_comments, papers_of, preset_of
 from .public import Public, escape, fenced, without_html
@@ -41,25 +40,6 @@ IMAGES = {
     "credit_plot.png": "How credit was assigned, by optimizer step",
     "evaluation/evaluation.png": "Evaluation",
 }
-
-
-class CardTrainer(IdentifiedTrainer, Protocol):
-    """A trainer after training, such as [`CreditTrainer`].
-
-    Attributes:
-        state, hub_model_id: As in `GRPOTrainer`.
-        preset: The preset of the trainer's class, if it is a named one.
-        _tag_names: Tags on the Hub, as in TRL.
-    """
-
-    state: TrainerState
-    hub_model_id: str | None
-    preset: Preset | None
-    _tag_names: list[str]
-
-    def changes_of_run(self) -> list[str]:
-        """A sentence for each change of the settings between a checkpoint and a resume."""
-        ...
 
 
 @dataclass
@@ -81,7 +61,7 @@ class TrainingData:
 
 
 def write_model_card(
-    trainer: CardTrainer,
+    trainer: ResumableTrainer,
     *,
     name: str,
     data: TrainingData | None = None,
@@ -173,7 +153,7 @@ def write_model_card(
     return path
 
 
-def _first_lines(trainer: CardTrainer, base_model: str | None) -> dict[str, Any]:
+def _first_lines(trainer: ResumableTrainer, base_model: str | None) -> dict[str, Any]:
     """Algorithm and base model, as a recipe of a run from Python begins."""
     algo = next((name for name, preset in PRESETS.items() if preset is trainer.preset), None)
     task = embedded_task(trainer.model.config)
@@ -182,7 +162,9 @@ def _first_lines(trainer: CardTrainer, base_model: str | None) -> dict[str, Any]
     return {key: x for key, x in (("algo", algo), ("model_name_or_path", model)) if x is not None}
 
 
-def _public_data(trainer: CardTrainer, data: TrainingData | None, hub_id: str | None, public: Public) -> TrainingData:
+def _public_data(
+    trainer: ResumableTrainer, data: TrainingData | None, hub_id: str | None, public: Public
+) -> TrainingData:
     """What may be shown of the training set; by default what the trainer knows of it."""
     if data is None:
         dataset = trainer.train_dataset
@@ -193,7 +175,7 @@ def _public_data(trainer: CardTrainer, data: TrainingData | None, hub_id: str | 
     return replace(data, **texts | {"hub_id": data.hub_id if is_on_hub else None})
 
 
-def _hub_base(trainer: CardTrainer) -> str | None:
+def _hub_base(trainer: ResumableTrainer) -> str | None:
     """The base model's id on the Hub, `None` for a model from a folder, even if that folder no longer exists."""
     config = trainer.model.config
     name = getattr(config, "_name_or_path", None)

@@ -9,9 +9,10 @@ from transformers import TrainerCallback, TrainerState, TrainingArguments
 
 from ..observe.plots import plot_rewards
 from ..observe.schema import steps
+from ..runs.resumable import ResumableTrainer
 from ..support.files import short_path
 from ..support.shown import shown
-from .card import CardTrainer, write_model_card
+from .card import write_model_card
 
 
 RESULTS = ("reward_curve.png", "credit_plot.png", "README.md", "recipe.yaml")
@@ -34,7 +35,7 @@ class ResultsCallback(TrainerCallback):
             The step that training began with, `None` before.
     """
 
-    def __init__(self, trainer: CardTrainer) -> None:
+    def __init__(self, trainer: ResumableTrainer) -> None:
         self.trainer = trainer
         self.card: dict[str, Any] = {}
         self.writes_at_end = True

@@ -7,8 +7,8 @@ import textwrap
 from ..config import CreditConfig, settings_of_preset
 from ..config.knobs import is_default
 from ..demo import DEMO, agent_reward, demo_reward
-from ..runs.identity import IdentifiedTrainer
 from ..runs.model_identity import embedded_task
+from ..runs.resumable import ResumableTrainer
 from ..support.functions import short_name
 
 
@@ -20,7 +20,7 @@ _GROUPS = {
 _ROWS = {"nodes": "of a node each", "paths": "of paths through nodes", "packed": "of several branches each"}
 
 
-def banner(trainer: IdentifiedTrainer) -> list[str]:
+def banner(trainer: ResumableTrainer) -> list[str]:
     """The algorithm with its custom credit function, the amount of data, what is sampled, the embedded task, and what
     the preset sets."""
     data, name = trainer.train_dataset, credit_name(trainer)
@@ -36,7 +36,7 @@ def banner(trainer: IdentifiedTrainer) -> list[str]:
     return lines
 
 
-def credit_name(trainer: IdentifiedTrainer) -> str:
+def credit_name(trainer: ResumableTrainer) -> str:
     """The algorithm, with the user's credit function if there is one: "S-trace with credit mine.py:f"."""
     credit = trainer.args.credit
     if credit is None or is_default(trainer.args, "credit"):  # the preset's own

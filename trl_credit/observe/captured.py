@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from itertools import compress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedTokenizerBase, TrainerState
 
 from ..config import CreditConfig
 from ..credit.tokens import Credit, Tokens, kept_tokens, wide
@@ -13,9 +12,6 @@ from ..loss import keys
 from ..loss.assignment import log_weight_of
 from ..loss.loss_pass import LossPass
 from ..loss.metrics import clipped_tokens
-from ..rollouts.policy import Policy
-from ..runs.identity import IdentifiedTrainer
-from ..support.processes import Processes
 
 
 _TOKENS = (keys.LOG_ROW, keys.LOG_LENGTH, keys.PROMPT_IDS, keys.PROMPT_MASK, keys.COMPLETION_IDS)
@@ -34,23 +30,6 @@ class Row(NamedTuple):
     prompt_ids: list[int]
     token_ids: list[int]
     lists: dict[str, Any]
-
-
-class LoggedTrainer(IdentifiedTrainer, Protocol):
-    """The parts of a trainer that the rollout log reads."""
-
-    state: TrainerState
-    processes: Processes
-    engine: Policy
-
-    @property
-    def micro_batches_done(self) -> int: ...
-
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase: ...
-
-    @property
-    def run_id(self) -> str | None: ...
 
 
 def captured(config: CreditConfig, loss_pass: LossPass, loss: torch.Tensor, places: Sequence[int]) -> list[Row]:

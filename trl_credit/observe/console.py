@@ -11,7 +11,7 @@ from rich.text import Text
 from transformers import TrainerState, TrainingArguments
 from transformers.trainer_callback import ProgressCallback
 
-from ..runs.identity import IdentifiedTrainer
+from ..runs.resumable import ResumableTrainer
 from ..support.conversation import asked_in, response_text
 from ..support.texts import plain
 from .banner import banner
@@ -72,7 +72,7 @@ class ConsoleCallback(ProgressCallback):
             A response of the last generation batch, on the main process. The trainer sets it.
     """
 
-    def __init__(self, trainer: IdentifiedTrainer | None = None, **kwargs: Any) -> None:
+    def __init__(self, trainer: ResumableTrainer | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._trainer = trainer
         self.sample: Sample | None = None

@@ -19,10 +19,11 @@ from ..rollouts.sources import GenerationBatch
 from ..rollouts.tree import Tree
 from ..runs.identity import FREE
 from ..runs.model_identity import base_name, embedded_task
+from ..runs.resumable import ResumableTrainer
 from ..support.digests import seed_from
 from ..support.functions import short_name
 from .banner import credit_name
-from .captured import LoggedTrainer, Row
+from .captured import Row
 from .schema import Shard, gold_answer
 from .token_texts import TokenTexts
 
@@ -50,7 +51,7 @@ class Origin:
     answers: dict[int, str | None] = field(default_factory=dict)
 
 
-def origin_of(trainer: LoggedTrainer, batch: GenerationBatch, examples: Sequence[dict[str, Any]] = ()) -> Origin:
+def origin_of(trainer: ResumableTrainer, batch: GenerationBatch, examples: Sequence[dict[str, Any]] = ()) -> Origin:
     """Numbers the groups of a generation batch in its order, the same on all processes.
 
     `examples` are the rows of the data set that this process sampled the batch from.
@@ -87,7 +88,7 @@ def lengths_of(data: dict[str, torch.Tensor], *, pad_token_id: int) -> torch.Ten
 
 
 def response_of(
-    trainer: LoggedTrainer, origin: Origin, row: Row, texts: TokenTexts, prompts: Mapping[tuple[int, ...], str]
+    trainer: ResumableTrainer, origin: Origin, row: Row, texts: TokenTexts, prompts: Mapping[tuple[int, ...], str]
 ) -> dict[str, Any]:
     """The entry of a row, with arrays where the log has lists. `prompts`: texts by token ids."""
     batch, engine = origin.batch, trainer.engine
@@ -121,7 +122,7 @@ def response_of(
     return entry
 
 
-def trees_of(trainer: LoggedTrainer, origin: Origin) -> list[tuple[int, list[dict[str, Any]], str | None]]:
+def trees_of(trainer: ResumableTrainer, origin: Origin) -> list[tuple[int, list[dict[str, Any]], str | None]]:
     """Group, nodes and gold answer of each logged tree that this process grew."""
     if (plan := origin.batch.plan) is None:
         return []
@@ -138,7 +139,7 @@ def trees_of(trainer: LoggedTrainer, origin: Origin) -> list[tuple[int, list[dic
     return trees
 
 
-def _nodes(trainer: LoggedTrainer, tree: Tree, trained: set[int]) -> list[dict[str, Any]]:
+def _nodes(trainer: ResumableTrainer, tree: Tree, trained: set[int]) -> list[dict[str, Any]]:
     number, nodes = tree.numbers(), []
     for i, node in enumerate(tree.root.walk()):
         is_leaf = i > 0 and not node.children
@@ -161,7 +162,7 @@ def _nodes(trainer: LoggedTrainer, tree: Tree, trained: set[int]) -> list[dict[s
 
 
 def shard_of(
-    trainer: LoggedTrainer, origin: Origin, parts: list[tuple[list, list]], *, step: int, steps: list[int]
+    trainer: ResumableTrainer, origin: Origin, parts: list[tuple[list, list]], *, step: int, steps: list[int]
 ) -> Shard:
     """Joins the entries of all processes to the shard of optimizer step `step`, whose rows were trained on from
     `steps[0]` to `steps[1]`. Only complete groups are kept, in order."""
@@ -188,7 +189,7 @@ def shard_of(
     return Shard(header, {group: nodes for group, nodes in trees.items() if group in logged}, responses)
 
 
-def _header(trainer: LoggedTrainer, origin: Origin) -> dict[str, Any]:
+def _header(trainer: ResumableTrainer, origin: Origin) -> dict[str, Any]:
     args, config = trainer.args, trainer.accelerator.unwrap_model(trainer.model).config
     features = getattr(trainer.train_dataset, "features", None) or {}
     return {

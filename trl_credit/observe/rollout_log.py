@@ -19,8 +19,9 @@ from ..config import CreditConfig
 from ..loss import keys
 from ..loss.loss_pass import LossPass
 from ..rollouts.sources import GenerationBatch
+from ..runs.resumable import ResumableTrainer
 from ..support.shown import described, report
-from .captured import LoggedTrainer, Row, captured
+from .captured import Row, captured
 from .log_entries import Origin, lengths_of, origin_of, response_of, shard_of, trees_of
 from .schema import remove_after, shard_path, write_shard
 from .token_texts import TokenTexts
@@ -42,7 +43,7 @@ class RolloutLog(TrainerCallback):
     must call all methods but `lost`.
 
     Args:
-        trainer ([`~trl_credit.observe.captured.LoggedTrainer`]):
+        trainer ([`~trl_credit.runs.resumable.ResumableTrainer`]):
             Before its training begins.
 
     Attributes:
@@ -50,7 +51,7 @@ class RolloutLog(TrainerCallback):
         written: Logged steps whose shards the main process wrote since the last start or resume.
     """
 
-    def __init__(self, trainer: LoggedTrainer) -> None:
+    def __init__(self, trainer: ResumableTrainer) -> None:
         self._trainer = trainer
         self._args = trainer.args
         self.is_off = self._args.log_credit == 0

@@ -53,10 +53,10 @@ class CheckpointBoundaries:
             window (`int`):
                 Gradient accumulation steps.
             kept (`list` or `None`):
-                `[done, every]` as stored in the checkpoint. With `None` the number of optimizer steps gives the
+                `[done, every]` as stored in the checkpoint. Without them the number of optimizer steps gives the
                 position, or 0 if neither the accumulation window nor the generation batch divides the other.
         """
-        if isinstance(kept, list) and len(kept) == 2 and kept[1] == self.every:
+        if kept is not None and kept[1] == self.every:
             return int(kept[0])
         fits = self.every % window == 0 or window % self.every == 0
         return state.global_step * window % self.every if fits else 0

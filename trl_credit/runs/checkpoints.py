@@ -4,9 +4,10 @@ import errno
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any
+from typing import Any, Protocol
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
@@ -26,6 +27,57 @@ LAYOUTS = {
     "FSDP": "optimizer[._][b0]*",  # optimizer.bin, or the folder optimizer_0
     "plain": "optimizer.pt",
 }
+
+
+class Stateful(Protocol):
+    """A part of a run whose state is kept in checkpoints.
+
+    Attributes:
+        name: Its key in the checkpoint.
+        setting: The setting that it belongs to, for messages: "difficulty='history'".
+    """
+
+    name: str
+    setting: str
+
+    def state_dict(self, folder: Path) -> dict[str, Any]:
+        """The state as JSON types, on the main process. Large parts go into separate files in `folder`."""
+
+    def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
+        """Restores the state, on all processes.
+
+        Raises:
+            ValueError: the state does not fit the part.
+        """
+
+
+@dataclass
+class ObjectState:
+    """A [`Stateful`] part that knows nothing of checkpoints: HA-DW's belief, an algorithm.
+
+    Attributes:
+        name, setting: See [`Stateful`].
+        part: Has `state_dict()` and `load_state_dict(state)`.
+
+    Raises:
+        ValueError: the state holds what JSON lacks.
+    """
+
+    name: str
+    setting: str
+    part: Any
+
+    def __post_init__(self) -> None:
+        try:
+            json.dumps(self.part.state_dict())
+        except (TypeError, ValueError) as error:  # now, and not at the first checkpoint
+            raise ValueError(f"{self.setting}: its state_dict() must return JSON types: {error}.") from error
+
+    def state_dict(self, folder: Path) -> dict[str, Any]:
+        return self.part.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
+        self.part.load_state_dict(state)
 
 
 def write_state(folder: str | Path, state: dict[str, Any]) -> None:
@@ -51,18 +103,13 @@ def read_state(folder: str | Path, *, needed: dict[str, str]) -> dict[str, Any]:
         ValueError: the file is missing, damaged, of a newer version, or holds other parts than `needed`. The message
             names the setting and the fix.
     """
-    path, content = Path(folder) / STATE_FILE, {"parts": {}}
-    if path.is_file():
-        content = _read(path, fix="resume from another checkpoint")
-    parts = content["parts"]
-    if missing := [needed[name] for name in sorted(needed.keys() - parts.keys())]:
-        what = f"{path} holds no state for {', '.join(missing)}"
-        raise ValueError(f"{what}: resume from a checkpoint of these settings, or leave them out.")
-    if unknown := sorted(parts.keys() - needed.keys()):
-        what = f"{path} holds state that this run would lose ({', '.join(unknown)})"
-        fix = "resume with the settings that wrote it, or start a new run with the checkpoint as the model"
-        raise ValueError(f"{what}: {fix}.")
-    return {"parts": parts, "position": content.get("position"), "found": content.get("found") or {}}
+    path, fix = Path(folder) / STATE_FILE, "resume with the settings that wrote it, or start a new run from its model"
+    state = {"parts": {}, "position": None, "found": {}} | (_read(path, fix="resume from another checkpoint") or {})
+    if missing := [needed[name] for name in sorted(needed.keys() - state["parts"].keys())]:
+        raise ValueError(f"{path} holds no state for {', '.join(missing)}: {fix}.")
+    if unknown := sorted(state["parts"].keys() - needed.keys()):
+        raise ValueError(f"{path} holds state that this run would lose ({', '.join(unknown)}): {fix}.")
+    return state
 
 
 def read_run(folder: str | Path) -> dict[str, Any] | None:
@@ -71,63 +118,55 @@ def read_run(folder: str | Path) -> dict[str, Any] | None:
     Raises:
         ValueError: the file is damaged, or of a newer version.
     """
-    path = Path(folder) / RUN_FILE
-    fix = "remove it if all checkpoints in the folder are of one run, or use another folder"
-    return _read(path, fix=fix) if path.is_file() else None
+    return _read(Path(folder) / RUN_FILE, fix="remove it if all checkpoints here are of one run, or use another folder")
 
 
-def _read(path: Path, *, fix: str) -> dict[str, Any]:
+def _read(path: Path, *, fix: str) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
     try:
         content = read_json(path)
-        is_newer = int(content["version"]) > VERSION
+        if int(content["version"]) > VERSION:
+            raise ValueError(f"version {content['version']} is of a newer trl_credit: upgrade it")
     except (ValueError, LookupError, TypeError) as error:
         raise ValueError(f"{path} is damaged or was not written by trl_credit ({one_line(error)}): {fix}.") from error
-    if is_newer:
-        raise ValueError(
-            f"{path} has version {content['version']} of a newer trl_credit: upgrade trl_credit, or {fix}."
-        )
     return content
 
 
 def is_complete(checkpoint: str | Path) -> bool:
     """Whether a checkpoint was written to its end: its last file can be read."""
     try:
-        return "global_step" in _state_of_trainer(checkpoint)
+        return "global_step" in _trainer_state(checkpoint)
     except (OSError, ValueError, TypeError):
         return False
 
 
 def mark_incomplete(checkpoint: Path) -> None:
-    """Marks a checkpoint as incomplete before it is overwritten: removes the file that is written last, and all links,
-    through which files elsewhere would be overwritten."""
-    for path in (checkpoint, *checkpoint.glob("*")):
-        if path.is_symlink():
-            path.unlink()
+    """Removes the last file of a checkpoint that will be overwritten, or the checkpoint itself if it is a link."""
+    if checkpoint.is_symlink():
+        checkpoint.unlink()
     (checkpoint / _TRAINER_STATE).unlink(missing_ok=True)
 
 
 def checkpoint_step(checkpoint: str | Path | None) -> int:
     """Optimizer steps before a complete checkpoint; 0 for `None`."""
-    return _state_of_trainer(checkpoint)["global_step"] if checkpoint else 0
+    return _trainer_state(checkpoint)["global_step"] if checkpoint else 0
 
 
 def planned_steps(checkpoint: str | Path) -> int:
     """Optimizer steps that the run of a complete checkpoint was to make."""
-    return _state_of_trainer(checkpoint).get("max_steps", 0)
+    return _trainer_state(checkpoint).get("max_steps", 0)
 
 
-def _state_of_trainer(checkpoint: str | Path) -> dict[str, int]:
+def _trainer_state(checkpoint: str | Path) -> dict[str, int]:
     return read_json(Path(checkpoint) / _TRAINER_STATE)
 
 
 def checkpoints_of(output_dir: str | Path, *, complete: bool = False) -> list[Path]:
     """The checkpoints in a folder by step; with `complete`, without unfinished ones."""
-    folders = {}
-    for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
-        step = folder.name.rpartition("-")[2]
-        if step.isdigit() and folder.is_dir() and (is_complete(folder) or not complete):
-            folders[int(step)] = folder
-    return [folders[step] for step in sorted(folders)]
+    folders = [path for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*") if path.is_dir()]
+    steps = {int(step): path for path in folders if (step := path.name.rpartition("-")[2]).isdigit()}
+    return [steps[step] for step in sorted(steps) if not complete or is_complete(steps[step])]
 
 
 def last_checkpoint(output_dir: str | Path) -> Path | None:
@@ -139,6 +178,27 @@ def last_checkpoint(output_dir: str | Path) -> Path | None:
     record, checkpoints = read_run(output_dir), checkpoints_of(output_dir, complete=True)
     own = (c for c in reversed(checkpoints) if record is None or _belongs_to(record["lives"], c))
     return next(own, None)
+
+
+def find_last(output_dir: str | Path) -> str:
+    """The checkpoint that `resume_from_checkpoint=True` means. Raises `ValueError` if there is none."""
+    if (last := last_checkpoint(output_dir)) is not None:
+        return str(last)
+    others = ", ".join(path.name for path in checkpoints_of(output_dir, complete=True)) or "none"
+    what = f"there is no complete checkpoint in {str(short_path(output_dir))!r} of the run that was started last there"
+    raise ValueError(f"{what} (of other runs: {others}): name one, another output_dir, or no resume_from_checkpoint.")
+
+
+def _belongs_to(starts: list[dict[str, Any]], checkpoint: Path) -> bool:
+    """Whether the run with these starts wrote a checkpoint, and has not abandoned it since."""
+    try:
+        other, step = read_run(checkpoint), checkpoint_step(checkpoint)
+    except FileNotFoundError:  # its run is still training, and has just removed it
+        return False
+    if other is None:
+        return step <= starts[0]["from"]  # the run was resumed from a checkpoint of plain TRL
+    ids, own_id = [start["id"] for start in starts], other["lives"][-1]["id"]
+    return own_id in ids and all(step <= start["from"] for start in starts[ids.index(own_id) + 1 :][:1])
 
 
 @contextmanager
@@ -157,53 +217,30 @@ def file_errors(output_dir: str | Path) -> Iterator[None]:
     except Exception as error:  # libraries raise many types for it
         if not disk_full(error):
             raise
-        last = last_checkpoint(output_dir)
-        kept = (
-            "there is no complete checkpoint" if last is None else f"the last complete checkpoint is {short_path(last)}"
-        )
-        fix = "make room, and train again" if last is None else "make room, and go on with resume_from_checkpoint=True"
-        raise OSError(errno.ENOSPC, f"disk full in {str(short_path(output_dir))!r}: {kept}; {fix}") from None
+        last, fix = last_checkpoint(output_dir), "go on with resume_from_checkpoint=True"
+        kept = f"the last complete checkpoint is {short_path(last)}" if last else "there is no complete checkpoint"
+        what = f"disk full in {str(short_path(output_dir))!r}: {kept}; make room, and {fix if last else 'train again'}"
+        raise OSError(errno.ENOSPC, what) from None
 
 
-def _belongs_to(starts: list[dict[str, Any]], checkpoint: Path) -> bool:
-    """Whether the run with these starts wrote a checkpoint, and has not abandoned it since."""
-    try:
-        other, step = read_run(checkpoint), checkpoint_step(checkpoint)
-    except FileNotFoundError:  # its run is still training, and has just removed it
-        return False
-    if other is None:
-        return step <= starts[0]["from"]  # the run was resumed from a checkpoint of plain TRL
-    own_id = other["lives"][-1]["id"]
-    after = [i for i, start in enumerate(starts, 1) if start["id"] == own_id]
-    return bool(after) and all(step <= start["from"] for start in starts[after[0] : after[0] + 1])
-
-
-def check_layout(checkpoint: str | Path, *, here: str, processes: int) -> None:
+def check_layout(checkpoint: str | Path, *, here: str) -> None:
     """Refuses a checkpoint whose optimizer this run cannot read, which transformers would skip or misread.
 
     Args:
         here (`str`):
             Layout of this run, a key of `LAYOUTS`.
-        processes (`int`):
-            Number of processes of this run.
 
     Raises:
-        ValueError: the layouts differ, or DeepSpeed has another number of processes.
+        ValueError: the layouts differ.
     """
-    there = next((name for name, files in LAYOUTS.items() if any(Path(checkpoint).glob(files))), None)
-    parts = len({path.name for path in Path(checkpoint).glob("global_step*/*optim_states.pt")})
-    if there not in (None, here):
-        fix = "launch with the configuration of that run (accelerate launch --config_file …)"
-    elif not here.startswith("ZeRO") or parts == processes:  # without an optimizer, others continue with a warning
-        return
-    else:
-        fix = f"launch {parts}" if parts else "take another checkpoint"
-    what = f"{checkpoint} holds the optimizer of layout {there} of {parts or 1} processes"
-    this = f"this run has layout {here} and {processes}"
-    raise ValueError(f"{what}, and {this}: {fix}, or start a new run with {str(checkpoint)!r} as the model.")
+    there = next((name for name, files in LAYOUTS.items() if any(Path(checkpoint).glob(files))), here)
+    if there != here:
+        what = f"{checkpoint} holds the optimizer of layout {there}, and this run has layout {here}"
+        fix = "launch with the configuration of that run, or start a new run with the checkpoint as the model"
+        raise ValueError(f"{what}: {fix}.")
 
 
-def missing_from(checkpoint: str | Path, *, here: str, rank: int, processes: int) -> list[str]:
+def missing_files(checkpoint: str | Path, *, here: str, rank: int, processes: int) -> list[str]:
     """Files that a process needs and a checkpoint lacks."""
     names = [f"rng_state_{rank}.pth" if processes > 1 else "rng_state.pth"]
     names += ["optimizer.pt"] if here == "plain" else []

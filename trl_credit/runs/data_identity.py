@@ -4,16 +4,19 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 
 from ..support.digests import json_text, sampled_digest, sha256, short_digest
 
+
+logger = get_logger(__name__)
 
 FIRST_ROWS = 16  # of a stream
 DECODED = ("Image(", "Audio(", "Video(", "Pdf(")  # columns that are decoded when they are read
@@ -60,11 +63,10 @@ def _with_digests(value: Any) -> Any:
     return sampled_digest([path]) if path.is_file() else str(path)
 
 
-def read_first_rows(stream: IterableDataset, *, count: int, seed: int) -> tuple[list[Any], IterableDataset]:
-    """The first rows of a stream, and the stream that training reads: it has these rows too.
+def read_first_rows(stream: IterableDataset, *, count: int, seed: int) -> list[Any]:
+    """The first rows of a stream, which training reads from its start once more.
 
-    The stream is read from its start once more. If other rows come then, it can be read only once: the rows that were
-    taken are put back at the front of another stream.
+    A stream that can be read only once loses these rows, and a warning says so.
 
     Args:
         count (`int`):
@@ -73,33 +75,14 @@ def read_first_rows(stream: IterableDataset, *, count: int, seed: int) -> tuple[
             For transforms that draw random numbers. The generators are left as they were.
     """
     with random_numbers(seed):
-        reading = iter(stream)
-        rows = list(islice(reading, count))
+        rows = list(islice(stream, count))
     text = json_text(rows[:1])  # before anything changes the row
     with random_numbers(seed):
-        again = iter(stream)
-        first = list(islice(again, 1))
-    if json_text(first) == text:
-        return rows, stream
-    rest = _Rest(stream, chain(rows, first, reading, again))
-    return rows, IterableDataset.from_generator(rest, features=stream.features)
-
-
-class _Rest:
-    """The rows of a stream, the first time from an iterator that has been begun."""
-
-    def __init__(self, stream: IterableDataset, begun: Iterator[Any] | None = None) -> None:
-        self._stream, self._begun = stream, begun
-
-    def __call__(self) -> Iterator[Any]:
-        begun, self._begun = self._begun, None
-        yield from self._stream if begun is None else begun
-
-    def __deepcopy__(self, memo: dict) -> "_Rest":
-        return self  # shuffling copies a stream, and an iterator has no copy
-
-    def __reduce__(self) -> tuple:
-        return _Rest, (self._stream,)  # for the digest that `datasets` makes of it
+        again = json_text(list(islice(stream, 1)))
+    if again != text:
+        message = "a stream gives other rows when it is read again: if it can be read only once, %d rows are lost"
+        logger.warning(message, len(rows) + 1)
+    return rows
 
 
 @contextmanager

@@ -16,7 +16,11 @@ from .checkpoints import checkpoint_step, is_complete, last_checkpoint, planned_
 
 
 # what the order of prompts, or the number of those that a step needs, depends on
-_ORDER = frozenset("seed shuffle_dataset num_generations generation_batch_size batch_size num_iterations data".split())
+_ORDER = frozenset(
+    """
+    seed shuffle_dataset num_generations generation_batch_size batch_size num_iterations data prompt_sampler groups
+    """.split()
+)
 
 
 def steps_of_weights(folder: str | Path) -> int | None:
@@ -49,21 +53,14 @@ def rows_reached(record: dict[str, Any], *, steps: int, folder: str | Path = "."
     identity = record["identity"]
     if (rows := identity["data"].get("rows")) is None:
         raise ValueError("its data is a stream, whose order is not known")
-    changes = [start.get("changed", {}) for start in record["lives"]]
-    samplers = _values(identity, changes, "prompt_sampler", default="data")
-    decisive = _ORDER if "data" in samplers else {"data"}
-    if changed := sorted({name for change in changes for name in change if name in decisive}):
+    if changed := sorted({name for start in record["lives"] for name in start.get("changed", {}) if name in _ORDER}):
         raise ValueError(f"its order of rows is not known, as a resume changed {', '.join(changed)}")
-    reached = _rows_in_order(identity, rows=rows, steps=steps) if "data" in samplers else set()
-    if "difficulty" in samplers or "refill" in _values(identity, changes, "groups", default="keep"):
+    # records of earlier versions lack both settings
+    by_difficulty, is_refilled = identity.get("prompt_sampler") == "difficulty", identity.get("groups") == "refill"
+    reached = set() if by_difficulty else _rows_in_order(identity, rows=rows, steps=steps)
+    if by_difficulty or is_refilled:
         reached |= _rows_by_results(Path(folder) / PROMPT_RATES_FILE, rows=rows)
     return reached
-
-
-def _values(identity: dict[str, Any], changes: list[dict[str, Any]], name: str, *, default: str) -> list[Any]:
-    """Every value that a setting has had in a run. Records of earlier versions lack some settings."""
-    values = [identity.get(name), *(value for change in changes for value in change.get(name, ()))]
-    return [default if value is None else value for value in values]
 
 
 def _rows_by_results(path: Path, *, rows: int) -> set[int]:

@@ -17,23 +17,24 @@ from ..support.files import refuse_link, short_path, write_atomically
 from ..support.functions import is_custom_function, short_name
 from .checkpoints import RUN_FILE, VERSION, checkpoint_step, checkpoints_of, read_run
 from .identity import differences, in_words, modules_now
-from .schedule import RESTORED
 
 
 logger = get_logger(__name__)
 
 LOCK_FILE = ".credit_run.lock"
 _RESULTS = ("*.safetensors", "credit_plot.png", "reward_curve.png")
+# settings that the optimizer's state in a checkpoint brings back
+_RESTORED = ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
 
 
 class RunFolder:
     """The `output_dir` of a run, on the main process.
 
     `credit_run.json` there holds the run's identity and its starts (`lives` in the file): the optimizer step of each
-    start or resume (`from`), its id, what the user allowed to change since the one before (`changed`), and what changed
-    by itself (`said`). `task` says what a run of the command line trains on; its paths are those of this machine, and
-    no push sends the file. `trainer` is the name of a trainer class of the user. `credit` has the name of a custom
-    function or class, its settings, and whether it is not the preset's.
+    start or resume (`from`), its id, and what changed since the one before (`changed`). `task` says what a run of the
+    command line trains on; its paths are those of this machine, and no push sends the file. `trainer` is the name of a
+    trainer class of the user. `credit` has the name of a custom function or class, its settings, and whether it is not
+    the preset's.
 
     Args:
         config ([`CreditConfig`]):
@@ -49,13 +50,12 @@ class RunFolder:
     def changes(self) -> list[str]:
         """What changed at each resume, one sentence each."""
         starts = self.record["lives"] if self.record is not None else []
-        pairs = [(start["from"], [in_words(start.get("changed", {})), *start.get("said", [])]) for start in starts]
-        return [f"From step {step}: {text}." for step, texts in pairs for text in texts if text]
+        return [f"From step {x['from']}: {in_words(x['changed'])}." for x in starts if x.get("changed")]
 
-    def add_change(self, text: str) -> None:
-        """Adds what changes at this resume without being a setting of the identity. Does nothing on other processes."""
+    def add_change(self, name: str, before: Any, after: Any) -> None:
+        """Adds a setting that changes at this resume and is no part of the identity. Main process only."""
         if self.record is not None:
-            self.record["lives"][-1].setdefault("said", []).append(text)
+            self.record["lives"][-1].setdefault("changed", {})[name] = [before, after]
             self.write_record(self.path)
 
     def claim(
@@ -83,7 +83,9 @@ class RunFolder:
                 a setting has no effect. The message names the differences and the fix. The folder is then unchanged.
         """
         checkpoint = None if resume is None else Path(resume)
-        resumes_here = checkpoint is not None and self.path.resolve() in _folders_of(checkpoint)
+        # the folder that the checkpoint lies in, and the one that a link to it lies in
+        folders = () if checkpoint is None else (checkpoint.resolve().parent, checkpoint.parent.resolve())
+        resumes_here = self.path.resolve() in folders
         if self._config.overwrite_output_dir and resumes_here:
             raise ValueError("overwrite_output_dir=True would remove what resume_from_checkpoint reads: leave one out")
         if self._config.allow_changed and checkpoint is None:
@@ -96,17 +98,20 @@ class RunFolder:
             if not resumes_here:
                 self._make_room(identity)
             starts[-1]["id"] = secrets.token_hex(8)
+            more = {"task": task, "trainer": trainer, "credit": self._own_credit()}
             self.record = {"version": VERSION, "identity": identity, "lives": starts}
-            self.record |= {} if task is None else {"task": task}
-            self.record |= {} if trainer is None else {"trainer": trainer}
-            if is_custom_function(credit := self._config.credit):  # of which the identity has the digest alone
-                own = [f.name for f in settings_of(class_of(credit))]
-                is_own = not is_default(self._config, "credit")
-                self.record["credit"] = {"name": short_name(credit), "settings": own, "is_own": is_own}
+            self.record |= {name: value for name, value in more.items() if value is not None}
             self.write_record(self.path)
         except BaseException:
             self.release()
             raise
+
+    def _own_credit(self) -> dict[str, Any] | None:
+        """What describes a custom credit, of which the identity has the digest alone."""
+        if not is_custom_function(credit := self._config.credit):
+            return None
+        names = [field.name for field in settings_of(class_of(credit))]
+        return {"name": short_name(credit), "settings": names, "is_own": not is_default(self._config, "credit")}
 
     def add_modules(self, modules: dict[str, str]) -> None:
         """Adds helper modules that were loaded during the run to the identity. Those that it has stay as they were."""
@@ -133,9 +138,8 @@ class RunFolder:
         try:
             self._lock.acquire()
         except Timeout:
-            fix = "wait until it ends, or choose another output_dir."
             what = f"another process is training in output_dir={str(short_path(self.path))!r}"
-            raise ValueError(f"{what}: {fix}") from None
+            raise ValueError(f"{what}: wait until it ends, or choose another output_dir.") from None
         except NotImplementedError:  # a file system without locks
             logger.warning("%s has no file locks: a second run in this folder cannot be detected", self.path)
 
@@ -149,8 +153,8 @@ class RunFolder:
         if not checkpoints and (record is None or not any(any(self.path.glob(pattern)) for pattern in _RESULTS)):
             return
         changed = "no identity to compare with" if record is None else in_words(self._changed(record, identity))
-        what = f"output_dir={str(short_path(self.path))!r} holds the results of another run ({changed})"
         if changed:
+            what = f"output_dir={str(short_path(self.path))!r} holds the results of another run ({changed})"
             fix = "choose another, set resume_from_checkpoint=True, or overwrite_output_dir=True (removes checkpoints)"
             raise ValueError(f"{what}: {fix}.")
         message = "%s holds this run already, which is replaced (resume_from_checkpoint continues it)"
@@ -162,25 +166,20 @@ class RunFolder:
             message = "%s holds no identity of its run (plain TRL?): its settings may differ from this run's"
             logger.warning(message, checkpoint)
             return [{"from": step}]
-        for name in allowed:
-            if name not in identity and name not in record["identity"]:
-                raise ValueError(f"allow_changed={name!r} is no part of a run's identity{choose(name, identity)}")
+        if unknown := [name for name in allowed if name not in identity and name not in record["identity"]]:
+            fix = choose(unknown[0], identity)
+            raise ValueError(f"allow_changed={unknown[0]!r} is no part of a run's identity{fix}")
         changed = self._changed(record, identity)
-        as_model = f"start a new run with {str(checkpoint)!r} as the model"
+        as_model = "start a new run with the checkpoint as the model"
         if refused := {name: pair for name, pair in changed.items() if name not in allowed}:
             what = f"{checkpoint} was written by another run, which differs from this one ({in_words(refused)})"
             raise ValueError(f"{what}: use its settings, {as_model}, or set allow_changed={json.dumps([*refused])}.")
-        if restored := [name for name in RESTORED if name in changed]:
+        if restored := [name for name in _RESTORED if name in changed]:
             what = f"allow_changed {' '.join(restored)}: the state of the optimizer in {checkpoint} brings its own back"
             raise ValueError(f"{what}: use its settings, or {as_model}.")
         return [*record["lives"], {"from": step} | ({"changed": changed} if changed else {})]
 
     def _changed(self, record: dict[str, Any], identity: dict[str, Any]) -> dict[str, list[Any]]:
-        there = record["identity"]
-        here = identity | {"modules": modules_now(there.get("modules", {}), loaded=identity["modules"])}
-        return differences(there, here, defaults=defaults(type(self._config)) | {"modules": {}})
-
-
-def _folders_of(checkpoint: Path) -> tuple[Path, Path]:
-    """The folder that a checkpoint lies in, and the one that a link to it lies in."""
-    return checkpoint.resolve().parent, checkpoint.parent.resolve()
+        recorded = {"modules": {}} | record["identity"]
+        here = identity | {"modules": modules_now(recorded["modules"], loaded=identity["modules"])}
+        return differences(recorded, here, defaults=defaults(type(self._config)))

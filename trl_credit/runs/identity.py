@@ -1,12 +1,10 @@
 """What identifies a run: algorithm, settings that change the loss, functions, model and data."""
 
 import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from accelerate import Accelerator
 from torch import nn
 from transformers import TrainingArguments
 
@@ -21,6 +19,11 @@ from .data_identity import data_identity
 from .model_identity import base_name, model_identity, tokenizer_identity, weights_digest
 
 
+if TYPE_CHECKING:
+    from .resumable import ResumableTrainer
+
+
+_CODE_LENGTH = len("SHA-256 ") + 16
 # fields of TrainingArguments that change what is learned; the length of a run may change at a resume
 _OPTIMIZER = frozenset(
     """
@@ -38,33 +41,10 @@ FREE = frozenset(
     """.split()
 ).union(name for name, knob in KNOBS.items() if not knob.changes_loss)
 _REMOVED = {"refill_surplus"}  # settings that records of 0.2.0 have
-_FREE_VLLM = "vllm_"
-_OF_VLLM = ("vllm_importance_sampling", "vllm_structured_outputs")  # change the loss, or what is sampled
+_VLLM_THAT_COUNTS = ("vllm_importance_sampling", "vllm_structured_outputs")  # change the loss, or the samples
 
 
-class IdentifiedTrainer(Protocol):
-    """The parts of a trainer that determine the identity of its run."""
-
-    args: CreditConfig
-    accelerator: Accelerator
-    model: nn.Module
-    processing_class: Any
-    train_dataset: Any
-    reward_funcs: Sequence[Any]
-    reward_func_names: Sequence[str]
-    functions: dict[str, Any]
-    given: dict[str, Any]
-    dtype_of_weights: str
-    weights: str | None
-    first_rows: list[Any]
-
-    @property
-    def algorithm_name(self) -> str: ...
-
-    def custom_functions(self) -> dict[str, Callable]: ...
-
-
-def identity(trainer: IdentifiedTrainer) -> dict[str, Any]:
+def identity(trainer: "ResumableTrainer") -> dict[str, Any]:
     """What identifies a run in its checkpoints: name → JSON value. Functions, model and data are digests.
 
     Makes no collective call.
@@ -85,11 +65,11 @@ def identity(trainer: IdentifiedTrainer) -> dict[str, Any]:
     }
 
 
-def _micro_batch(trainer: IdentifiedTrainer, model: nn.Module) -> dict[str, int]:
+def _micro_batch(trainer: "ResumableTrainer", model: nn.Module) -> dict[str, int]:
     """Rows of a micro-batch, where the loss depends on how a batch is cut into them; else empty."""
     terms, rows = micro_batch_terms(trainer, model).values(), trainer.args.per_device_train_batch_size
-    of_one = {"rows": rows} if "process" in terms else {}
-    return of_one | ({"rows_of_all_processes": rows * trainer.args.world_size} if "all" in terms else {})
+    compared = {"rows": ("process", rows), "rows_of_all_processes": ("all", rows * trainer.args.world_size)}
+    return {name: count for name, (whose, count) in compared.items() if whose in terms}
 
 
 def differences(there: dict[str, Any], here: dict[str, Any], *, defaults: dict[str, Any]) -> dict[str, list[Any]]:
@@ -104,15 +84,14 @@ def in_words(changed: dict[str, list[Any]]) -> str:
     texts = []
     for name, (before, after) in changed.items():
         if isinstance(before, dict) and isinstance(after, dict):
-            texts.append(in_words({f"{name}.{key}": x for key, x in differences(before, after, defaults={}).items()}))
+            inside = differences(before, after, defaults={})
+            texts.append(in_words({f"{name}.{key}": pair for key, pair in inside.items()}))
             continue
         # digests of functions or modules, perhaps with a weight or a place
-        codes = [re.match(r"SHA-256 (\w+) ?(.*)", x) if isinstance(x, str) else None for x in (before, after)]
-        if None not in codes and codes[0][1] != codes[1][1]:
+        codes = [str(x)[:_CODE_LENGTH] for x in (before, after) if str(x).startswith("SHA-256")]
+        if len(set(codes)) == 2:
             texts.append(f"the code of `{name.partition('.')[2] or name}` changed")
-        elif None not in codes:
-            texts.append(f"{name} {codes[0][2] or '* 1'} → {codes[1][2] or '* 1'}")
-        elif any(codes) and None in (before, after):
+        elif codes and None in (before, after):
             texts.append(f"{name} {'added' if before is None else 'left out'}")
         else:
             texts.append(f"{name} {_short(before)} → {_short(after)}")
@@ -126,34 +105,35 @@ def _short(value: Any) -> str:
 
 def _settings(args: CreditConfig) -> dict[str, Any]:
     ours = {f.name for f in fields(CreditConfig)} - {f.name for f in fields(TrainingArguments)} - FREE
-    ours.update(name for name, knob in knobs_of(type(args)).items() if knob.changes_loss)
-    names = [f.name for f in fields(args) if f.name in ours or f.name in _OPTIMIZER]
-    engine = [name for name in names if name.startswith(_FREE_VLLM) and not name.startswith(_OF_VLLM)]
-    kept = [name for name in names if name not in engine and name not in args.custom_functions()]
+    ours |= _OPTIMIZER | {name for name, knob in knobs_of(type(args)).items() if knob.changes_loss}
+    names = {f.name for f in fields(args)} & ours - args.custom_functions().keys()
+    names -= {name for name in names if name.startswith("vllm_") and not name.startswith(_VLLM_THAT_COUNTS)}
     # as if what has no effect had been left out
     idle = {n: value for n, value in defaults(type(args)).items() if not is_active(args, TRL_ACTS.get(n, ()))}
-    return {name: json.loads(json_text(idle.get(name, getattr(args, name)))) for name in kept}
+    return {
+        f.name: json.loads(json_text(idle.get(f.name, getattr(args, f.name)))) for f in fields(args) if f.name in names
+    }
 
 
-def functions_of(trainer: IdentifiedTrainer) -> dict[str, Any]:
+def functions_of(trainer: "ResumableTrainer") -> dict[str, Any]:
     """Digests of the run's functions, and of the modules that they need. Taken before any of them is called."""
     single, environments = _single_functions(trainer), _environments(trainer)
     return {
-        **{name: _function(function) for name, function in single.items()},
-        "environment_factory": {name: _function(factory) for name, factory in environments.items()},
+        **{name: _digest(function) for name, function in single.items()},
+        "environment_factory": {name: _digest(factory) for name, factory in environments.items()},
         # their order is that of the prompt
-        "tools": {function_label(x): f"{_function(x)} at {i}" for i, x in enumerate(trainer.given["tools"] or [])},
+        "tools": {function_label(x): f"{_digest(x)} at {i}" for i, x in enumerate(trainer.arguments["tools"] or [])},
         "reward_funcs": _rewards(trainer),
         "modules": modules_of(trainer),
     }
 
 
-def modules_of(trainer: IdentifiedTrainer) -> dict[str, str]:
+def modules_of(trainer: "ResumableTrainer") -> dict[str, str]:
     """Digests of the modules that the run's functions need and have loaded so far, by name."""
     rewards = [function for function in trainer.reward_funcs if not isinstance(function, nn.Module)]
     functions = [*_single_functions(trainer).values(), *_environments(trainer).values(), *rewards]
-    loaded = helper_modules(map(_unguarded, [*functions, *(trainer.given["tools"] or [])]))
-    return {name: f"SHA-256 {digest[:16]}" for name, digest in loaded.items()}
+    functions += trainer.arguments["tools"] or []
+    return {name: _code(digest) for name, digest in helper_modules(map(_unguarded, functions)).items()}
 
 
 def modules_now(recorded: dict[str, str], *, loaded: dict[str, str]) -> dict[str, str]:
@@ -162,17 +142,18 @@ def modules_now(recorded: dict[str, str], *, loaded: dict[str, str]) -> dict[str
     A module that only one of two runs has loaded is no difference: whatever imports it now has changed as well.
     """
     files = {name: digest_of_module(name) for name in recorded.keys() - loaded.keys()}
-    now = {name: f"SHA-256 {digest[:16]}" for name, digest in files.items() if digest is not None} | loaded
-    return {name: now.get(name, digest) for name, digest in recorded.items()}
+    now = loaded | {name: _code(digest) for name, digest in files.items() if digest is not None}
+    return recorded | {name: digest for name, digest in now.items() if name in recorded}
 
 
-def _single_functions(trainer: IdentifiedTrainer) -> dict[str, Callable]:
-    rollout = trainer.given["rollout_func"]
-    return trainer.custom_functions() | ({} if rollout is None else {"rollout_func": rollout})
+def _single_functions(trainer: "ResumableTrainer") -> dict[str, Callable]:
+    args, rollout = trainer.args, trainer.arguments["rollout_func"]
+    custom = {knob: args.custom_function(knob) for knob in args.custom_functions()}
+    return custom if rollout is None else custom | {"rollout_func": rollout}
 
 
-def _environments(trainer: IdentifiedTrainer) -> dict[str, Any]:
-    environments = trainer.given["environment_factory"]
+def _environments(trainer: "ResumableTrainer") -> dict[str, Any]:
+    environments = trainer.arguments["environment_factory"]
     return environments if isinstance(environments, dict) else {"": environments} if environments else {}
 
 
@@ -180,24 +161,25 @@ def _unguarded(function: Any) -> Any:
     return getattr(function, "__wrapped__", function)
 
 
-def _function(function: Any) -> str:
-    return f"SHA-256 {digest_of(_unguarded(function))[:16]}"
+def _digest(function: Any) -> str:
+    return _code(digest_of(_unguarded(function)))
 
 
-def _rewards(trainer: IdentifiedTrainer) -> dict[str, str]:
+def _code(digest: str) -> str:
+    return f"SHA-256 {digest}"[:_CODE_LENGTH]
+
+
+def _rewards(trainer: "ResumableTrainer") -> dict[str, str]:
     """Digest of each reward function, or name of its model, with its weight."""
-    digests: dict[str, str] = {}
-    count, weights = len(trainer.reward_funcs), trainer.args.reward_weights
-    # TRL adds the environments' own rewards, with weight 1
-    each = [None] * count if weights is None else [*weights, *[1.0] * (count - len(weights))]
-    names = unique_names(trainer.reward_func_names)
-    for name, function, weight in zip(names, trainer.reward_funcs, each, strict=True):
-        digest = base_name(function.config) if isinstance(function, nn.Module) else _function(function)
-        digests[name] = digest if weight is None else f"{digest} * {weight:g}"
-    return digests
+    functions, weights = trainer.reward_funcs, trainer.args.reward_weights
+    codes = [base_name(f.config) if isinstance(f, nn.Module) else _digest(f) for f in functions]
+    if weights is not None:  # TRL adds the environments' own rewards, with weight 1
+        weights = [*weights, *[1.0] * (len(codes) - len(weights))]
+        codes = [f"{code} * {weight:g}" for code, weight in zip(codes, weights, strict=True)]
+    return dict(zip(unique_names(trainer.reward_func_names), codes, strict=True))
 
 
-def _reward_models(trainer: IdentifiedTrainer) -> dict[str, Any]:
+def _reward_models(trainer: "ResumableTrainer") -> dict[str, Any]:
     """Digest of the weights of each reward function that is a model: number and name → digest."""
     pairs = enumerate(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True), 1)
     models = {f"{i} {name}": function for i, (name, function) in pairs if isinstance(function, nn.Module)}

@@ -1,55 +1,32 @@
 """A trainer that can stop and resume: run identity, checkpoint boundaries, and the state in checkpoints."""
 
 import math
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase, SchedulerType
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, EvalLoopOutput, TrainOutput
 from trl import GRPOTrainer
 
+from ..config import CreditConfig
+from ..presets import Preset
+from ..rollouts.policy import Policy
 from ..support.files import short_path
 from ..support.processes import Processes
 from . import checkpoints
-from .before import check_amount, too_short
 from .boundaries import CheckpointBoundaries
+from .checkpoints import Stateful, find_last
 from .folder import RunFolder
 from .identity import functions_of, identity, modules_of
 from .model_identity import is_folder, weights_digest
-from .schedule import schedule_jump, set_learning_rate
 from .showing import shows_safely
 
 
 logger = get_logger(__name__)
-
-ENTROPY_FILE = "entropy_ctrl_state.json"  # TRL's
-
-
-class Stateful(Protocol):
-    """A part of a run whose state is kept in checkpoints.
-
-    Attributes:
-        name: Its key in the checkpoint.
-        setting: The setting that it belongs to, for messages: "difficulty='history'".
-    """
-
-    name: str
-    setting: str
-
-    def state_dict(self, folder: Path) -> dict[str, Any]:
-        """The state as JSON types, on the main process. Large parts go into separate files in `folder`."""
-
-    def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
-        """Restores the state, on all processes.
-
-        Raises:
-            ValueError: the state does not fit the part.
-        """
 
 
 class _AlreadyDone(Exception):
@@ -63,7 +40,9 @@ class ResumableTrainer(GRPOTrainer):
     Trains as TRL does. Checkpoints are taken between generation batches, see [`CheckpointBoundaries`].
 
     Attributes:
-        stateful (list of [`Stateful`]):
+        preset ([`~trl_credit.presets.Preset`] or `None`), engine ([`~trl_credit.rollouts.policy.Policy`]):
+            The preset of a named trainer, and what samples and scores. [`CreditTrainer`] sets them.
+        stateful (list of [`~trl_credit.runs.checkpoints.Stateful`]):
             Parts whose state is kept in checkpoints.
         findings (`dict`):
             What the run has found out about its model, as JSON types, the same on all processes. Kept in checkpoints.
@@ -76,6 +55,9 @@ class ResumableTrainer(GRPOTrainer):
             Whether the run that was resumed last had already reached its end.
     """
 
+    preset: Preset | None
+    engine: Policy
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.stateful: list[Stateful] = []
         self.findings: dict[str, Any] = {}
@@ -85,7 +67,7 @@ class ResumableTrainer(GRPOTrainer):
         self._resumed_inside = False  # whether it resumed inside a generation batch, whose rest is generated again
         self._claimed: tuple[str | None] | None = None  # the checkpoint that `output_dir` was claimed for
         names = ("rollout_func", "environment_factory", "tools", "processing_class")
-        self.given = {name: kwargs.get(name) for name in names}
+        self.arguments = {name: kwargs.get(name) for name in names}
         self.first_rows: list[Any] = []  # of a stream
         super().__init__(*args, **kwargs)
         self.processes = Processes(self.accelerator)
@@ -110,11 +92,6 @@ class ResumableTrainer(GRPOTrainer):
         return None if self._folder.record is None else self._folder.record["lives"][-1]["id"]
 
     @property
-    def train_rows(self) -> Any:
-        """The rows that the data loader of the current training reads."""
-        return self.callback_handler.train_dataloader.dataset
-
-    @property
     def micro_batches_done(self) -> int:
         """Micro-batches of training so far, by TRL's own count."""
         return self._step
@@ -123,10 +100,6 @@ class ResumableTrainer(GRPOTrainer):
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer, also where the model comes with a processor."""
         return self._tokenizer
-
-    def custom_functions(self) -> dict[str, Callable]:
-        """Functions from outside of the package that the configuration chooses: knob → function."""
-        return {knob: self.args.custom_function(knob) for knob in self.args.custom_functions()}
 
     def resumes_inside_batch(self) -> bool:
         """Whether the next generation batch replaces the rest of the one in which the run resumed. `True` only once."""
@@ -154,10 +127,13 @@ class ResumableTrainer(GRPOTrainer):
         if getattr(self, "ref_model", None) is not None and is_folder(config, self.args.output_dir):
             what = f"output_dir={str(short_path(self.args.output_dir))!r} is the folder of the model"
             raise ValueError(f"{what}, which a resumed run would take as its reference (beta > 0): choose another.")
-        if resume is not None:
-            self._check_checkpoint(resume)  # before anything is written or loaded
-        named = {} if type(self).__module__.startswith("trl_credit.") else {"trainer": type(self).__name__}
-        self._folder.claim(identity(self), resume=resume, task=self.task, **named)
+        if resume is not None:  # before anything is written or loaded
+            if not checkpoints.is_complete(resume):
+                raise ValueError(f"there is no complete checkpoint in resume_from_checkpoint={resume!r}.")
+            checkpoints.check_layout(resume, here=self.layout)
+            self._read_state(resume)
+        name = None if type(self).__module__.startswith("trl_credit.") else type(self).__name__
+        self._folder.claim(identity(self), resume=resume, task=self.task, trainer=name)
 
     def release_output_dir(self) -> None:
         """Makes `output_dir` free for other runs."""
@@ -197,7 +173,7 @@ class ResumableTrainer(GRPOTrainer):
         if resume_from_checkpoint is True:
             resume_from_checkpoint = self._on_main(lambda: find_last(self.args.output_dir))
         resume = str(resume_from_checkpoint) if resume_from_checkpoint else None
-        claimed_before, self.was_done = self._claimed is not None, False
+        was_claimed = self._claimed is not None
         self.claim_output_dir(resume)
         # an earlier train() may have ended inside a batch
         self._step, self._buffered_inputs, self._resumed_inside = 0, None, False
@@ -205,27 +181,18 @@ class ResumableTrainer(GRPOTrainer):
         try:
             with checkpoints.file_errors(self.args.output_dir):
                 output = super().train(resume, *args, **kwargs)
-            if resume is not None and self._initial_global_step >= self.state.max_steps:
-                self._warn_done()  # at the end of an epoch, where no step is begun
         except _AlreadyDone:
             output = self._finish_unchanged()
-        except ValueError as error:
-            if "not contain any data" in str(error):  # Accelerate's message for an empty stream
-                raise too_short(self.args, "the data ended too soon") from error
-            raise
         finally:
-            if not claimed_before:
+            if not was_claimed:
                 self.release_output_dir()
+        self.was_done = resume is not None and self._initial_global_step >= self.state.max_steps
+        if self.was_done:
+            message = "already at step %d of %d: nothing was trained. To train on, raise max_steps (num_train_epochs)"
+            logger.warning(message, self.state.global_step, self.state.max_steps)
         if self.state.global_step == self._step == 0:  # a run that was stopped inside its first step has a micro-batch
-            raise too_short(self.args, "the data ended too soon")
+            raise _too_short(self.args, "the data ended too soon")
         return output
-
-    def _check_checkpoint(self, checkpoint: str) -> None:
-        """Refuses a checkpoint that this run cannot load. Loads nothing: `_load_optimizer_and_scheduler` does."""
-        if not checkpoints.is_complete(checkpoint):
-            raise ValueError(f"there is no complete checkpoint in resume_from_checkpoint={checkpoint!r}.")
-        checkpoints.check_layout(checkpoint, here=self.layout, processes=self.processes.count)
-        self._read_state(checkpoint)
 
     @property
     def layout(self) -> str:
@@ -239,13 +206,7 @@ class ResumableTrainer(GRPOTrainer):
             raise _AlreadyDone
         return super().get_batch_samples(*args, **kwargs)
 
-    def _warn_done(self) -> None:
-        self.was_done = True
-        message = "already at step %d of %d: nothing was trained. To train on, raise max_steps (num_train_epochs)"
-        logger.warning(message, self.state.global_step, self.state.max_steps)
-
     def _finish_unchanged(self) -> TrainOutput:
-        self._warn_done()
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is not None:
             self._load_best_model()
         self.control = self.callback_handler.on_train_end(self.args, self.state, self.control)
@@ -320,12 +281,7 @@ class ResumableTrainer(GRPOTrainer):
                 raise ValueError(f"{what}: resume from a checkpoint with the same settings.") from error
         self.findings |= dict.fromkeys(self.findings) | saved["found"]
         self._warn_of_missing_files(checkpoint)
-        planned, steps = checkpoints.planned_steps(checkpoint), self.state.max_steps
-        if jump := schedule_jump(self.lr_scheduler, planned=planned, now=steps):
-            logger.warning("%s: %s: set max_steps (num_train_epochs) back, unless you intend this", checkpoint, jump)
-            self._folder.add_change(jump)
-        if "learning_rate" in (self.args.allow_changed or []):
-            set_learning_rate(self.optimizer, self.lr_scheduler, self.args.learning_rate)
+        self._load_schedule(checkpoint)
         self._skip_orders(int(self.state.epoch or 0))
         # the position of an uninterrupted run in its generation batch
         self._step = self._boundaries.position(self.state, self.args.gradient_accumulation_steps, saved["position"])
@@ -335,16 +291,34 @@ class ResumableTrainer(GRPOTrainer):
             what = "was taken inside a generation batch: its rest is generated again, unlike in an uninterrupted run"
             logger.warning("%s %s", checkpoint, what)
 
+    def _load_schedule(self, checkpoint: str) -> None:
+        """Says that the learning rate jumps if the run has another length now, and sets a peak that was allowed to
+        change: the states of optimizer and scheduler hold the old one."""
+        before, now = checkpoints.planned_steps(checkpoint), self.state.max_steps
+        if before != now and not SchedulerType(self.args.lr_scheduler_type).value.startswith("constant"):
+            message = "%s: max_steps was %d and is %d, so the learning rate jumps: set it back, unless you intend this"
+            logger.warning(message, checkpoint, before, now)
+            self._folder.add_change("max_steps", before, now)
+        if "learning_rate" not in (self.args.allow_changed or []):
+            return
+        peak, scheduler = self.args.learning_rate, getattr(self.lr_scheduler, "scheduler", self.lr_scheduler)
+        if not hasattr(scheduler, "lr_lambdas"):
+            what = f"allow_changed learning_rate: the state of {type(scheduler).__name__} brings the old one back"
+            raise ValueError(f"{what}: use its settings, or start a new run with the checkpoint as the model.")
+        scheduler.base_lrs = [peak for _ in scheduler.base_lrs]
+        scheduler._last_lr = [peak * share(scheduler.last_epoch) for share in scheduler.lr_lambdas]
+        for group, rate in zip(self.optimizer.param_groups, scheduler.get_last_lr(), strict=True):
+            group["initial_lr"], group["lr"] = peak, rate
+
     def _read_state(self, checkpoint: str) -> dict[str, Any]:
         return checkpoints.read_state(checkpoint, needed={part.name: part.setting for part in self.stateful})
 
     def _warn_of_missing_files(self, checkpoint: str) -> None:
         # on every process: each has its own random numbers, and may have its own folder
         processes = self.processes
-        missing = checkpoints.missing_from(checkpoint, here=self.layout, rank=processes.rank, processes=processes.count)
-        adapts = getattr(self, "use_adaptive_entropy", False)  # older TRL lacks it
-        if adapts and not (Path(checkpoint) / ENTROPY_FILE).is_file():  # written after the checkpoint is complete
-            missing.append(ENTROPY_FILE)
+        missing = checkpoints.missing_files(
+            checkpoint, here=self.layout, rank=processes.rank, processes=processes.count
+        )
         if self.args.sync_ref_model and self.state.global_step >= self.args.ref_model_sync_steps:
             missing.append("reference model")  # TRL does not save the synchronised one
         if missing:
@@ -352,15 +326,17 @@ class ResumableTrainer(GRPOTrainer):
             logger.warning("%s has no %s: %s", checkpoint, ", ".join(missing), effect, main_process_only=False)
 
 
-def find_last(output_dir: str | os.PathLike) -> str:
-    """The checkpoint that `resume_from_checkpoint=True` means.
+def check_amount(args: CreditConfig, dataset: Any) -> None:
+    """Checks that there is at least one generation batch. Streams have no length to check.
 
     Raises:
-        ValueError: there is none.
+        ValueError: fewer prompts than one generation batch needs.
     """
-    if (last := checkpoints.last_checkpoint(output_dir)) is not None:
-        return str(last)
-    others = [path.name for path in checkpoints.checkpoints_of(output_dir, complete=True)]
-    what = f"there is no complete checkpoint in {str(short_path(output_dir))!r} of the run that was started last there"
-    fix = "name the output_dir of the run to continue, or one of its checkpoints, or leave out resume_from_checkpoint"
-    raise ValueError(f"{what} (of other runs: {', '.join(others) or 'none'}): {fix}.")
+    if hasattr(dataset, "__len__") and len(dataset) < args.generation_batch_size // args.num_generations:
+        raise _too_short(args, f"the data set has {len(dataset)} rows")
+
+
+def _too_short(args: CreditConfig, what: str) -> ValueError:
+    takes = f"one generation batch takes {args.generation_batch_size // args.num_generations} prompts"
+    fix = "give more rows, or lower per_device_train_batch_size, gradient_accumulation_steps or steps_per_generation"
+    return ValueError(f"{what}, and {takes} (generation_batch_size / num_generations): {fix}.")

@@ -3,7 +3,6 @@
 import functools
 import traceback
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback
@@ -36,13 +35,11 @@ def shows_safely(trainer: type[GRPOTrainer]) -> type[GRPOTrainer]:
 def _with_harmless_callbacks(method: Callable) -> Callable:
     @functools.wraps(method)
     def safe(self: GRPOTrainer, *args: Any, **kwargs: Any) -> Any:
-        with safe_console(), ExitStack() as stack:
-            for callback in self.callback_handler.callbacks:
-                for name in _HOOKS if isinstance(callback, SHOWN) else ():
-                    own, hook = vars(callback), getattr(callback, name)
-                    # puts back what was there: a hook of the instance or, as a rule, none
-                    stack.callback(own.update if name in own else own.pop, {name: hook} if name in own else name)
-                    own[name] = shown(type(callback).__name__)(hook)
+        for callback in self.callback_handler.callbacks:
+            for name in _HOOKS if isinstance(callback, SHOWN) else ():
+                if name not in vars(callback):  # from an earlier call
+                    setattr(callback, name, shown(type(callback).__name__)(getattr(callback, name)))
+        with safe_console():
             return method(self, *args, **kwargs)
 
     return safe

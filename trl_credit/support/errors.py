@@ -95,15 +95,12 @@ def spelling(word: str) -> str:
     return re.sub(r"[\W_]", "", word).lower() or word
 
 
-def disk_full(error: BaseException) -> bool:
+def disk_full(error: BaseException | None) -> bool:
     """Whether an exception, or one that caused it, reports a full disk."""
-    chain = [error]
-    for at in chain:  # grows in the loop
-        if at.errno in _DISK_FULL if isinstance(at, OSError) else _DISK_FULL_WORDS.search(str(at)):
+    while error is not None:
+        if error.errno in _DISK_FULL if isinstance(error, OSError) else _DISK_FULL_WORDS.search(str(error)):
             return True
-        cause = at.__cause__ or at.__context__
-        if cause is not None and cause not in chain:
-            chain.append(cause)
+        error = error.__cause__ or error.__context__
     return False
 
 

@@ -28,7 +28,5 @@ def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}
             return tensors, json.loads((file.metadata() or {})["state"])
-    except KeyError as error:
-        raise ValueError(f"it has no {error}") from error
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise ValueError(str(error)) from error
+    except (KeyError, OSError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{path.name} is missing or damaged: {error}") from error

@@ -28,8 +28,7 @@ FirstRows = tuple[str, Dataset | IterableDataset, list[dict[str, Any]]]
 
 
 def read_rows(args: CreditConfig, kwargs: dict[str, Any]) -> list[FirstRows]:
-    """The first rows of the data sets of a trainer that is being made with the arguments `kwargs`, in which a stream is
-    replaced by one that has these rows too."""
+    """The first rows of the data sets of a trainer that is being made with the arguments `kwargs`."""
     sets: list[FirstRows] = []
     for what in ("train_dataset", "eval_dataset"):
         is_named = isinstance(kwargs[what], Mapping)
@@ -37,8 +36,7 @@ def read_rows(args: CreditConfig, kwargs: dict[str, Any]) -> list[FirstRows]:
             rows = []
             if isinstance(data, IterableDataset):
                 count = min(FIRST_ROWS, args.generation_batch_size // args.num_generations)
-                rows, data = read_first_rows(data, count=count, seed=args.seed)
-                kwargs[what] = {**kwargs[what], name: data} if is_named else data
+                rows = read_first_rows(data, count=count, seed=args.seed)
             elif isinstance(data, Dataset):
                 with random_numbers(args.seed):  # a transform may draw some
                     rows = [data[i] for i in range(min(FIRST_ROWS, len(data)))]
@@ -76,7 +74,7 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
     Raises:
         ValueError: one line with what is wrong, its data set and row, and the fix.
     """
-    args, arguments, context = trainer.args, trainer.given, context_of(trainer)
+    args, arguments, context = trainer.args, trainer.arguments, context_of(trainer)
     _check_generation(args)
     named = trainer.model.named_parameters()  # of which an adapter that TRL keeps as the reference is never active
     if not any(p.requires_grad and ".ref." not in name for name, p in named):

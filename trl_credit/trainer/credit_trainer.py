@@ -41,7 +41,7 @@ from ..rewards.guard import guard_rewards, guard_rollout
 from ..rollouts.forest import Trees
 from ..rollouts.groups import make_source
 from ..rollouts.sources import GenerationBatch, Responses
-from ..runs.object_state import ObjectState
+from ..runs.checkpoints import ObjectState
 from ..runs.resumable import ResumableTrainer
 from ..support.signals import let_threads_finish
 from ..support.startup import quiet_old_names

@@ -103,7 +103,8 @@ class TrlEngine(TrlScoring):
 
     def data_rows(self, numbers: list[int]) -> list[dict[str, Any]]:
         """Rows of the training data by number, as the data loader gives them."""
-        return [self._trainer.train_rows[number] for number in numbers]
+        rows = self._trainer.callback_handler.train_dataloader.dataset
+        return [rows[number] for number in numbers]
 
     @property
     def _model(self) -> torch.nn.Module:
