@@ -14,7 +14,7 @@ from ..observe.prompt_rates_file import PromptRatesFile
 from ..observe.rollout_log import RolloutLog
 from ..observe.samples import Sample
 from ..observe.selector_warning import SelectorWarning, has_selector
-from ..rollouts.prompt_order import PromptOrder
+from ..rollouts.prompts import PromptOrder
 from ..runs.resumable import ResumableTrainer
 from ..support.shown import reported
 
