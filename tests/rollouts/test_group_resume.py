@@ -50,10 +50,7 @@ def test_resumed_is_uninterrupted(trained, tmp_path, case):
 
 def test_groups_that_waited_in_an_earlier_version_are_left_out_with_a_warning(caplog):
     policy = SimpleNamespace(args=args_of(groups="replace"))
-    source = SimpleNamespace(
-        policy=policy, around_forward=None, calls_engine_again=False, text_setting=None, stateful=()
-    )
-    groups = SignalGroups(source, SimpleNamespace(stateful=()))
+    groups = SignalGroups(Responses(policy), SimpleNamespace(stateful=()))
     groups.load_state_dict({"file": "waiting_groups.safetensors", "batches": 3, "waiting": 2}, Path())
     assert groups.state_dict(Path()) == {"batches": 3} and len(caplog.records) == 1
 

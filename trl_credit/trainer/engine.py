@@ -102,7 +102,6 @@ class TrlEngine:
         trainer = self._trainer
         return trainer.num_generations if trainer.model.training else trainer.num_generations_eval
 
-    @property
     def data_rows(self, numbers: list[int]) -> list[dict[str, Any]]:
         """Rows of the training data by number, as the data loader gives them."""
         return [self._trainer.train_rows[number] for number in numbers]
