@@ -4,7 +4,7 @@ from functools import cache
 
 from custom_functions import args_of
 
-from trl_credit.rollouts.prompt_order import PromptOrder
+from trl_credit.rollouts.prompts import PromptOrder
 
 
 make_config = cache(args_of)

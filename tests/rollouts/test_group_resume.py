@@ -12,7 +12,8 @@ from transformers import TrainerCallback
 from weight_helpers import same_weights
 
 from trl_credit.rollouts.groups import SignalGroups
-from trl_credit.rollouts.prompt_rates import PROMPT_RATES_FILE
+from trl_credit.rollouts.prompts import PROMPT_RATES_FILE
+from trl_credit.rollouts.sources import Responses
 
 
 SAVED = {**SMALL, "save_strategy": "steps", "save_steps": 1, "lr_scheduler_type": "constant", "max_steps": 5}
@@ -49,8 +50,7 @@ def test_resumed_is_uninterrupted(trained, tmp_path, case):
 
 def test_groups_that_waited_in_an_earlier_version_are_left_out_with_a_warning(caplog):
     policy = SimpleNamespace(args=args_of(groups="replace"))
-    source = SimpleNamespace(policy=policy, around_forward=None, calls_engine_again=False, stateful=())
-    groups = SignalGroups(source, SimpleNamespace(stateful=()))
+    groups = SignalGroups(Responses(policy), SimpleNamespace(stateful=()))
     groups.load_state_dict({"file": "waiting_groups.safetensors", "batches": 3, "waiting": 2}, Path())
     assert groups.state_dict(Path()) == {"batches": 3} and len(caplog.records) == 1
 

@@ -96,12 +96,12 @@ def test_continuations_are_paid_for_groups_with_signal(make_trainer, signal):
     assert sum(row["credit/rollouts"] for row in logs) == len(written)
     for made, data, _ in seen:
         ids, inside = data[keys.SEGMENT_IDS], loss_mask(data).bool()
-        assert made.advantages.shape == data[keys.COMPLETION_IDS].shape == ids.shape == made.values[0].shape
+        assert made.advantages.shape == data[keys.COMPLETION_IDS].shape == ids.shape == made.value_t.shape
         assert bool(((ids >= 0) == inside).all())
         grouped = ((made.advantages != 0) & inside).any(-1).view(-1, 4).any(-1)
         assert grouped.all() if signal == "advantage" else all(int(x["prompt"][0]) % 2 for x in made.examples)
         # the advantages of a response sum to the difference of its last value and its first
-        for a, s, v, end in zip(made.advantages, ids, made.values[0], made.values[1], strict=True):
+        for a, s, v, end in zip(made.advantages, ids, made.value_t, made.final_value, strict=True):
             starts = [s.tolist().index(k) for k in range(int(s.max()) + 1)]
             if starts:
                 torch.testing.assert_close(a[starts].sum(), end - v[starts[0]], atol=1e-5, rtol=1e-5)
@@ -117,7 +117,7 @@ def test_further_trees_are_grown_until_enough_have_signal(make_trainer, signal):
     shares = []
     for one in plans:
         useful = [tree for tree in one.trees if any(node.advantage for node in tree.root.walk())]
-        assert len(useful) >= 4 < len(one.trees) and len(one.rewards) == 16
+        assert len(useful) >= 4 < len(one.trees) and len(one.logged) == 16
         assert len({row.question for row in one.drawn}) >= 4
         shares.append(len(useful) / len(one.trees))
     log = trainer.state.log_history[0]

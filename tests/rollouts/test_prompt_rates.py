@@ -7,7 +7,7 @@ import math
 import pytest
 from prompt_helpers import by_difficulty, in_turn, prompt
 
-from trl_credit.rollouts.prompt_rates import PROMPT_RATES_FILE, prompt_digest, read_rates
+from trl_credit.rollouts.prompts import PROMPT_RATES_FILE, prompt_digest, read_rates
 from trl_credit.runs.checkpoints import read_state, write_state
 
 

@@ -92,7 +92,7 @@ def test_an_engine_leaves_the_new_rows_of_a_mixed_batch_to_compute(make_trainer)
         counted.clear()
         generation_batch(trainer)
         new = sum(row.birth == planned[-1].iteration for row in planned[-1].drawn)
-        assert planned[-1].has_replayed and sum(rows for rows, _ in counted) == new
+        assert new < len(planned[-1].drawn) and sum(rows for rows, _ in counted) == new
 
 
 # Replay

@@ -6,9 +6,11 @@ import pytest
 import torch
 from segment_helpers import CHAIN
 
-from trl_credit.rollouts.chain import chain_credit
+from trl_credit.loss import keys
+from trl_credit.loss.batch import Batch
+from trl_credit.rollouts.chain import PART_ROWS, Chain, rollout_values
 from trl_credit.rollouts.policy import Continuation
-from trl_credit.rollouts.values import PART_ROWS, rollout_values
+from trl_credit.rollouts.replay import Row, padded_rows
 
 
 ROWS, SEGMENT, ROLLOUTS = 4, 25, 9
@@ -26,15 +28,11 @@ def drawn(prefixes, *, n, budgets, **named) -> list[Continuation]:
 def credit_of(trainer, length: int) -> torch.Tensor:
     """Advantages of four responses of `length` tokens with a segment every 25."""
     draw = random.Random(0)
-    return chain_credit(
-        trainer.engine,
-        [{"prompt": "1+1="}] * ROWS,
-        prompt_ids=[[3, 4, 5, 6]] * ROWS,
-        completion_ids=[draw.choices(range(3, 18), k=length) for _ in range(ROWS)],
-        old_logp_t=torch.full((ROWS, length), -0.5),
-        rewards=torch.tensor([0.0, 0.25, 0.5, 1.0]),
-        mask_t=torch.ones(ROWS, length, dtype=torch.long),
-    ).advantages
+    rows = [Row("", [3, 4, 5, 6], draw.choices(range(3, 18), k=length), (), ()) for _ in range(ROWS)]
+    data = padded_rows(rows, pad_token_id=0) | {keys.OLD_LOGPS: torch.full((ROWS, length), -0.5)}
+    rewards = torch.tensor([0.0, 0.25, 0.5, 1.0])
+    batch = Batch(data, rewards, rewards.unsqueeze(1), rewards, rank=0)
+    return Chain(trainer.engine).credit(batch, [{"prompt": "1+1="}] * ROWS).advantages
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from passes_helpers import with_slow
 from run_helpers import SAVES
 
-from trl_credit.rollouts.prompt_rates import PROMPT_RATES_FILE
+from trl_credit.rollouts.prompts import PROMPT_RATES_FILE
 from trl_credit.runs.checkpoints import read_run
 from trl_credit.runs.data_order import rows_reached, steps_of_weights
 

@@ -117,7 +117,7 @@ def test_values_are_those_of_conversations_continued_from_each_turn(make_agent):
     trainer = make_agent(*script, rewards=agent_reward, **{**BY_TURNS, "environment": Calculator})
     trainer.rows = [{"prompt": PROMPT, "answer": "1"}] * 2
     made = trainer.make_batch(trainer.rows)
-    values, final = made.values
+    values, final = made.value_t, made.final_value
     assert final.tolist() == [1.0, 1.0]
     starts = [[0, int((row == 1).nonzero()[0])] for row in made.batch.turn_ids]
     found = [[values[i, t].item() for t in row] for i, row in enumerate(starts)]

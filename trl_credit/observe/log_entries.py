@@ -114,8 +114,8 @@ def response_of(
     entry["rewards"] = dict(zip(trainer.reward_func_names, batch.batch.rewards_per_func[row.tag].tolist(), strict=True))
     budget = engine.remaining_budget(len(row.prompt_ids), 0)
     entry["truncated"] = not row.token_ids or not engine.is_finished(row.token_ids, budget)
-    if batch.values is not None:
-        value_t, final_value = (x[row.tag - int(origin.tags[0])] for x in batch.values)
+    if batch.value_t is not None:
+        value_t, final_value = (x[row.tag - int(origin.tags[0])] for x in (batch.value_t, batch.final_value))
         ids = row.lists["segment_ids"].tolist()
         starts = [ids.index(k) for k in range(max(ids, default=-1) + 1)]
         entry["segment_values"] = [*value_t[starts].tolist(), final_value.item()]

@@ -6,15 +6,14 @@ from typing import Any
 from transformers import TrainerCallback
 
 from ..config import CreditConfig
-from ..rollouts.prompt_order import PromptOrder
-from ..rollouts.prompt_rates import PROMPT_RATES_FILE
+from ..rollouts.prompts import PROMPT_RATES_FILE, PromptOrder
 
 
 class PromptRatesFile(TrainerCallback):
     """Writes the file when training begins, with every checkpoint, and when training ends.
 
     Args:
-        order ([`~trl_credit.rollouts.prompt_order.PromptOrder`]):
+        order ([`~trl_credit.rollouts.prompts.PromptOrder`]):
             Has the pass rates.
     """
 

@@ -4,9 +4,10 @@ import hashlib
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from accelerate.logging import get_logger
@@ -18,11 +19,15 @@ from ..credit.advantages import leave_one_out_mean
 from ..credit.selection import probability_mask
 from ..credit.steps import STEP_SPLITTERS, step_positions
 from ..loss.assignment import described
+from ..loss.batch import Batch
 from .policy import Policy
-from .values import rollout_values, with_truncation
+from .sources import GenerationBatch, Responses, accuracies
 
 
 logger = get_logger(__name__)
+
+PART_ROWS = 4  # responses in a call of the reward functions, per row of the batch …
+PART_TOKENS = 2**17  # … or as many as have this many tokens, if these are more
 
 
 def find_boundaries(
@@ -113,113 +118,95 @@ def plan_requests(
     return states, index_t.to(boundaries.device)
 
 
-class ChainCredit(NamedTuple):
-    """Credit of the rows of one process.
+@dataclass
+class Prefixes(Sequence[list[int]]):
+    """Prompt and written tokens of each state, a list made whenever it is asked for.
 
     Attributes:
-        advantages: Shape (B, T).
-        segment_ids: Segment numbers, −1 for none, shape (B, T).
-        per_response: Sum of the advantages of a response's segments, shape (B,).
-        unsplit: Rows that could not be split into steps, bool, shape (B,).
-        value_t: V where segments begin, shape (B, T).
-        final_value: Value at the end of the response, NaN without a reward, shape (B,).
+        places: (row, b) of each state.
+        prompt_ids, completion_ids: Token ids of the rows.
     """
 
-    advantages: torch.Tensor
-    segment_ids: torch.Tensor
-    per_response: torch.Tensor
-    unsplit: torch.Tensor
-    value_t: torch.Tensor
-    final_value: torch.Tensor
+    places: Sequence[tuple[int, int]]
+    prompt_ids: Sequence[list[int]]
+    completion_ids: Sequence[list[int]]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, i: int) -> list[int]:
+        row, b = self.places[i]
+        return self.prompt_ids[row] + self.completion_ids[row][:b]
 
 
-def chain_credit(
+def rollout_values(
     policy: Policy,
-    inputs: list[dict],
+    inputs: Sequence[dict[str, Any]],
+    places: Sequence[tuple[int, int]],
     *,
-    prompt_ids: list[list[int]],
-    completion_ids: list[list[int]],
-    old_logp_t: torch.Tensor,
-    rewards: torch.Tensor,
-    mask_t: torch.Tensor,
-) -> ChainCredit:
-    """Values the boundaries of a generation batch, by rollouts where needed, and turns values into advantages.
+    prompt_ids: Sequence[list[int]],
+    completion_ids: Sequence[list[int]],
+    most: int,
+) -> tuple[torch.Tensor, int]:
+    """V of every state, and the number of tokens generated for it. Collective.
+
+    All prefixes go to the policy at once. Whole responses go to the reward functions in parts, those from one state
+    together: `rollout_batch_size` of them, else by `PART_ROWS` and `PART_TOKENS`.
 
     Args:
         policy ([`Policy`]):
-            Continues prefixes, scores responses, records metrics.
-        inputs (`list[dict]`):
-            Rows of the data set, B of them.
-        prompt_ids, completion_ids (`list[list[int]]`):
-            Token ids of these rows, without padding.
-        old_logp_t, mask_t (`torch.Tensor`):
-            Shape (B, T).
-        rewards (`torch.Tensor`):
-            Total rewards (N,) of the rows of all processes.
+            Continues prefixes and scores responses.
+        inputs (sequence of `dict`):
+            Rows of the data set, at least one and as many on every process.
+        places (sequence of `tuple[int, int]`):
+            (row, b) of each state. May be empty where another process has some.
+        prompt_ids, completion_ids (sequences of `list[int]`):
+            Token ids of the rows.
+        most (`int`):
+            The largest number of states of all processes.
+
+    Returns:
+        `tuple[torch.Tensor, int]`: values, float, shape (states,), NaN where no reward function applied; tokens.
     """
-    config, device = policy.args, mask_t.device
-    old_logp_t = old_logp_t.float()
-    first_row = policy.processes.rank * len(inputs)
-    own = slice(first_row, first_row + len(inputs))
-    boundaries, unsplit = find_boundaries(
-        config, old_logp_t=old_logp_t, completion_ids=completion_ids, decode=policy.decode, mask_t=mask_t
-    )
-    limits = [policy.remaining_budget(len(ids), 0) for ids in prompt_ids]
-    final_value = with_truncation(policy, rewards[own].float(), completion_ids, limits)
-    boundaries = boundaries & ~final_value.isnan().unsqueeze(1)  # a response without a reward has no credit to give
+    n = policy.args.rollouts_per_state
+    if most == 0:
+        return torch.zeros(0, device=policy.processes.device), 0
+    budgets = [policy.remaining_budget(len(prompt_ids[row]), b) for row, b in places]
+    texts = {"prompt_ids": prompt_ids, "completion_ids": completion_ids}
+    with policy.timed("rollouts"):
+        if policy.args.segmentation == "turns":
+            scores, added = policy.continue_turns(places, n=n, budgets=budgets, most=most, **texts)
+            rewards = policy.total_reward(scores)
+        else:
+            continuations = policy.continue_prefixes(Prefixes(places, **texts), n=n, budgets=budgets)
+            added = [array("i", c.ids) for c in continuations]
+    if policy.args.segmentation != "turns":
+        # as many on every process, so that all make the same calls
+        default = max(PART_ROWS * len(inputs), PART_TOKENS // policy.args.max_completion_length)
+        size = max(1, (policy.args.rollout_batch_size or default) // n)
+        parts = []
+        for first in range(0, most, size):
+            part = [(i, *places[i]) for i in range(first, min(first + size, len(places)))]
+            examples = [inputs[row] for _, row, _ in part for _ in range(n)] or inputs[:1]
+            responses = [
+                completion_ids[row][:b] + ids.tolist() for i, row, b in part for ids in added[n * i : n * (i + 1)]
+            ]
+            scores = policy.score_responses(examples, responses, most=n * min(size, most - first))
+            parts.append(policy.total_reward(scores))
+        rewards = torch.cat(parts)
+    rewards = with_truncation(policy, rewards.float(), added, [x for x in budgets for _ in range(n)])
+    return rewards.view(-1, n).nanmean(1), sum(map(len, added))
 
-    # values that need no rollouts
-    at_start = boundaries & (mask_t.cumsum(-1) == 1)
-    certain = segments.tail_log_probability(old_logp_t, mask_t=mask_t).exp() >= 1.0 - config.certain_tolerance
-    most_steps = float("inf") if config.max_valued_steps is None else config.max_valued_steps
-    beyond = boundaries.cumsum(-1) - at_start.any(-1, keepdim=True).long() > most_steps
-    full = torch.arange(mask_t.size(1), device=device) >= torch.tensor(limits, device=device).unsqueeze(1)
-    known = boundaries & (certain | beyond | full)
-    value_t = torch.where(known, final_value.nan_to_num().unsqueeze(1), torch.zeros_like(old_logp_t))
-    if config.initial_value == "group":
-        everyone = rewards.float() if config.truncated_value is None else policy.processes.gather(final_value)
-        alone = leave_one_out_mean(everyone, num_generations=policy.group_size)[own]
-        from_group = at_start & ~known & ~alone.isnan().unsqueeze(1)
-        value_t = torch.where(from_group, alone.nan_to_num().unsqueeze(1), value_t)
-        known = known | from_group
 
-    groups = [(first_row + row) // policy.group_size for row in range(len(inputs))]
-    asked = boundaries & ~known
-    places, index_t = plan_requests(asked, groups=groups, completion_ids=completion_ids)
-    any_boundary, most_states = policy.processes.max_of_each([int(boundaries.any()), len(places)])
-    if not any_boundary:
-        what = "segmentation=%r found no boundary, so this batch gets no credit (probability_threshold=%s)"
-        logger.warning(what, config.segmentation, config.probability_threshold)
-    values, tokens = rollout_values(
-        policy, inputs, places, prompt_ids=prompt_ids, completion_ids=completion_ids, most=most_states
-    )
-    without_rollouts = int(asked.sum()) - len(places) + int(known.sum())  # a known value, or another boundary's
-    if places:
-        value_t = torch.where(asked, values[index_t.clamp(min=0)], value_t)
-        boundaries = boundaries & ~(asked & value_t.isnan())  # no reward function applied to any rollout from there
-        value_t = value_t.nan_to_num()
-
-    advantages = _advantages(config, value_t, boundaries, final_value.nan_to_num(), mask_t)
-    ids = segments.segment_ids(boundaries)
-    # so that sums over processes, and over the calls of a batch, are totals
-    n, one = config.rollouts_per_state, 0.0 if policy.log.is_further_call else 1 / policy.processes.count
-    stats = {
-        "segments_per_response": (boundaries.sum(), len(inputs)),
-        "responses_without_segments": ((~boundaries.any(-1)).sum(), len(inputs)),
-        "responses_unsplit": (unsplit.sum(), len(inputs)),
-        "rollouts": (n * len(places), one),
-        "rollouts_saved": (n * without_rollouts, one),
-        "rollout_tokens": (tokens, one),
-        "rollout_token_share": (tokens, tokens + int(mask_t.sum())),
-    }
-    quarter = 4 * ids // boundaries.sum(-1, keepdim=True).clamp(min=1)
-    for q in range(4):
-        inside = boundaries & (quarter == q)
-        stats[f"segment_value/quarter_{q + 1}"] = ((value_t * inside).sum(), inside.sum())
-        stats[f"segment_advantage/quarter_{q + 1}"] = ((advantages * inside).sum(), inside.sum())
-    policy.record(stats)
-    per_response = (advantages * boundaries).sum(-1)
-    return ChainCredit(advantages, ids.where(mask_t.bool(), -1), per_response, unsplit, value_t, final_value)
+def with_truncation(
+    policy: Policy, rewards: torch.Tensor, ids: Sequence[Sequence[int]], budgets: Sequence[int]
+) -> torch.Tensor:
+    """Rewards (n,), replaced by `truncated_value` for what did not end within its budget. NaN stays NaN."""
+    if policy.args.truncated_value is None:
+        return rewards
+    ended = [policy.is_finished(x, budget) for x, budget in zip(ids, budgets, strict=True)]
+    ended = torch.tensor(ended, dtype=torch.bool, device=rewards.device)
+    return rewards.where(ended | rewards.isnan(), policy.args.truncated_value)
 
 
 def _advantages(
@@ -240,3 +227,91 @@ def _advantages(
     if config.process_reward_form == "value":  # V at a segment's end
         advantages = advantages + segments.value_at_segment_start(value_t, boundaries=boundaries) * mask_t
     return advantages + config.process_reward_weight * process
+
+
+class Chain(Responses):
+    """Responses with credit per segment, from values of the states where segments begin (SPO-chain, VinePPO)."""
+
+    calls_engine_again, text_setting = True, "rollouts"
+
+    def credit(self, batch: Batch, inputs: list[dict[str, Any]]) -> GenerationBatch:
+        policy, config = self.policy, self.policy.args
+        policy.fill_old_logps(batch)
+        old_logp_t, rewards = batch.old_logp_t.float(), batch.rewards.float()
+        texts = {"prompt_ids": batch.prompt_ids, "completion_ids": batch.completion_ids}
+        # turns have a tool's tokens between them
+        mask_t = batch.mask_t if config.segmentation == "turns" else batch.written_t
+        boundaries, unsplit = find_boundaries(
+            config, old_logp_t=old_logp_t, completion_ids=texts["completion_ids"], decode=policy.decode, mask_t=mask_t
+        )
+        limits = [policy.remaining_budget(len(ids), 0) for ids in texts["prompt_ids"]]
+        final_value = with_truncation(policy, batch.own_rows(rewards), texts["completion_ids"], limits)
+        boundaries = boundaries & ~final_value.isnan().unsqueeze(1)  # a response without a reward has no credit to give
+
+        # values that need no rollouts
+        at_start = boundaries & (mask_t.cumsum(-1) == 1)
+        certain = segments.tail_log_probability(old_logp_t, mask_t=mask_t).exp() >= 1.0 - config.certain_tolerance
+        most_steps = float("inf") if config.max_valued_steps is None else config.max_valued_steps
+        beyond = boundaries.cumsum(-1) - at_start.any(-1, keepdim=True).long() > most_steps
+        limit = torch.tensor(limits, device=mask_t.device).unsqueeze(1)
+        is_full = torch.arange(mask_t.size(1), device=mask_t.device) >= limit
+        known = boundaries & (certain | beyond | is_full)
+        value_t = torch.where(known, final_value.nan_to_num().unsqueeze(1), torch.zeros_like(old_logp_t))
+        if config.initial_value == "group":
+            everyone = rewards if config.truncated_value is None else policy.processes.gather(final_value)
+            alone = batch.own_rows(leave_one_out_mean(everyone, num_generations=policy.group_size))
+            from_group = at_start & ~known & ~alone.isnan().unsqueeze(1)
+            value_t = torch.where(from_group, alone.nan_to_num().unsqueeze(1), value_t)
+            known = known | from_group
+
+        first_row = policy.processes.rank * len(inputs)
+        groups = [(first_row + row) // policy.group_size for row in range(len(inputs))]
+        asked = boundaries & ~known
+        places, index_t = plan_requests(asked, groups=groups, completion_ids=texts["completion_ids"])
+        any_boundary, most_states = policy.processes.max_of_each([int(boundaries.any()), len(places)])
+        if not any_boundary:
+            what = "segmentation=%r found no boundary, so this batch gets no credit (probability_threshold=%s)"
+            logger.warning(what, config.segmentation, config.probability_threshold)
+        values, tokens = rollout_values(policy, inputs, places, most=most_states, **texts)
+        without_rollouts = int(asked.sum()) - len(places) + int(known.sum())  # a known value, or another boundary's
+        if places:
+            value_t = torch.where(asked, values[index_t.clamp(min=0)], value_t)
+            boundaries = boundaries & ~(asked & value_t.isnan())  # no reward function applied to any rollout from there
+            value_t = value_t.nan_to_num()
+
+        advantages = _advantages(config, value_t, boundaries, final_value.nan_to_num(), mask_t)
+        per_response = (advantages * boundaries).sum(-1)
+        ids = segments.segment_ids(boundaries)
+        batch.segment_ids = ids.where(mask_t.bool(), -1)
+        # so that sums over processes, and over the calls of a batch, are totals
+        n, one = config.rollouts_per_state, 0.0 if policy.log.is_further_call else 1 / policy.processes.count
+        stats = {
+            "segments_per_response": (boundaries.sum(), len(inputs)),
+            "responses_without_segments": ((~boundaries.any(-1)).sum(), len(inputs)),
+            "responses_unsplit": (unsplit.sum(), len(inputs)),
+            "rollouts": (n * len(places), one),
+            "rollouts_saved": (n * without_rollouts, one),
+            "rollout_tokens": (tokens, one),
+            "rollout_token_share": (tokens, tokens + int(mask_t.sum())),
+        }
+        quarter = 4 * ids // boundaries.sum(-1, keepdim=True).clamp(min=1)
+        for q in range(4):
+            inside = boundaries & (quarter == q)
+            stats[f"segment_value/quarter_{q + 1}"] = ((value_t * inside).sum(), inside.sum())
+            stats[f"segment_advantage/quarter_{q + 1}"] = ((advantages * inside).sum(), inside.sum())
+        policy.record(stats)
+        if (along_t := batch.take_returns()) is not None:
+            advantages = advantages + along_t
+        if unsplit.any():  # without steps there is no credit, and their tokens do not count
+            batch.show_loss((~unsplit).unsqueeze(1))
+        return GenerationBatch(
+            batch,
+            advantages,
+            inputs,
+            *accuracies(policy, batch),
+            logged=per_response,
+            # whether the final rewards of a group differ does not tell whether its segments have credit
+            credited=((advantages != 0) & batch.mask_t.bool()).any(-1),
+            value_t=value_t,
+            final_value=final_value,
+        )

@@ -19,7 +19,7 @@ from ..credit.difficulty import group_accuracy
 from ..loss import keys
 from ..loss.batch import Batch
 from ..passes.attention import branch_problem, check_tree_attention, tree_attention
-from .policy import Plan, Policy
+from .policy import LoggedResponse, Plan, Policy
 from .prompts import Prompts
 from .replay import ReplayBuffer, Row, padded, question_number, visible_columns
 from .sources import GenerationBatch, Responses
@@ -67,7 +67,7 @@ class Trees(Responses):
         ValueError: the model does not support the attention of packed rows.
     """
 
-    calls_engine_again = True
+    calls_engine_again, text_setting = True, "rollouts"
     name, setting = "replay", "rollouts='tree'"  # of its state in checkpoints
 
     def __init__(self, policy: Policy, *, model_config: Any, prompts: Prompts) -> None:
@@ -101,7 +101,7 @@ class Trees(Responses):
             policy.correct_by_segment(batch)
             # π_old of replayed rows is already that of the policy that sampled them
             batch.engine_ratio_t = batch.engine_ratio_t.masked_fill(replayed, 1.0)
-        if plan.has_replayed:  # the same on all processes
+        if any(row.birth < plan.iteration for row in plan.drawn):  # the same on all processes
             self._fill_old_logps(batch, plan, replayed)
         policy.log.planned(plan)
         if not plan.drawn:
@@ -109,8 +109,7 @@ class Trees(Responses):
         advantages = self._padded([row.advantages for row in rows], value=0.0, width=batch.width)
         p_hat = torch.tensor([row.accuracy for row in rows], device=policy.processes.device)
         prompts = torch.tensor([question_number(row.question) for row in rows], device=policy.processes.device)
-        shown = {"is_logged": True, "is_empty": not plan.drawn, "prompts": prompts, "plan": plan}
-        return GenerationBatch(batch, advantages, p_hat, plan.accuracy, examples=inputs, **shown)
+        return GenerationBatch(batch, advantages, inputs, p_hat, plan.accuracy, prompts=prompts, plan=plan)
 
     def _padded(self, rows: list, *, value: float, width: int) -> torch.Tensor:
         return padded(rows, value=value, width=width).to(self.policy.processes.device)
@@ -162,13 +161,12 @@ class Trees(Responses):
         prompts = [tree.example["prompt"] for tree, _ in leaves]
         texts = policy.decode_responses(prompts, [leaf.written() for _, leaf in leaves])
         logged = [
-            (leaf.rewards, text, leaf.value - tree.root.value, len(leaf.written()), leaf.truncated)
+            LoggedResponse(leaf.rewards, text, leaf.value - tree.root.value, len(leaf.written()), leaf.truncated)
             for (tree, leaf), text in zip(leaves, texts, strict=True)
         ]
         mine = self._new_rows(useful), logged, [row_accuracy(tree, config) for tree in trees]
         everyone = zip(*gather_object([mine]), strict=True)  # in the order of processes
         new_rows, logged, accuracies = ([x for part in parts for x in part] for parts in everyone)
-        rewards, texts, advantages, lengths, truncated = map(list, zip(*logged, strict=True))
         total, scored = _sums(accuracies)
         self.buffer.add(new_rows)
         drawn = self.buffer.draw(len(inputs) * processes)
@@ -177,14 +175,9 @@ class Trees(Responses):
         return Plan(
             rows=share + [_filler(drawn, policy)] * (len(inputs) - len(share)),
             n_real=len(share),
-            rewards=torch.tensor(rewards),
+            logged=logged,
             accuracy=total / scored if scored else math.nan,
-            has_replayed=any(row.birth < iteration for row in drawn),
             iteration=iteration,
-            logged_texts=texts,
-            logged_advantages=advantages,
-            logged_lengths=lengths,
-            logged_truncated=truncated,
             drawn=drawn,
             trees=trees,
         )
@@ -192,28 +185,18 @@ class Trees(Responses):
     def _grow(self, inputs: list[dict[str, Any]]) -> tuple[list[Tree], list[Tree], list[Tree]]:
         """The scored trees of a batch: all, those of its first prompts, and those to train on.
 
-        With `groups="refill"` further trees are grown until as many have signal as the batch has prompts. The others
-        then have no rows.
+        With `groups="refill"`, trees without signal have no rows once as many have signal as the batch has prompts.
         """
-        config, processes = self.policy.args, self.policy.processes
-        trees = first = self._grown(inputs)
-        if config.groups == "keep":
-            return trees, first, trees
-        wanted, calls = len(inputs) * processes.count // self.policy.group_size, 1
-        while True:
-            with_signal = [tree for tree in trees if has_signal(tree, config)]
-            mine = torch.tensor([len(with_signal), len(trees)], device=processes.device)
-            useful, sampled = (int(n) for n in processes.sum(mine).tolist())
-            rows = self._prompts.refill(useful=useful, sampled=sampled, wanted=wanted)
-            if rows is None:
-                break
-            trees, calls = trees + self._grown(rows), calls + 1
-        stats = {"signal": tuple(mine.unbind()), "sampled": (sampled, 1), "calls": (calls, 1)}
-        self.policy.record({f"groups/{name}": parts for name, parts in stats.items()})
-        return trees, first, with_signal if useful >= wanted else trees
+        config = self.policy.args
+        calls, flags = self._prompts.fill(inputs, self._grown)
+        trees = [tree for call in calls for tree in call]
+        if config.groups == "keep" or sum(flags) < len(inputs) * self.policy.processes.count // self.policy.group_size:
+            return trees, calls[0], trees
+        return trees, calls[0], [tree for tree in trees if has_signal(tree, config)]
 
-    def _grown(self, inputs: list[dict[str, Any]]) -> list[Tree]:
-        """Scored trees for the prompts that begin on this process. Collective."""
+    def _grown(self, inputs: list[dict[str, Any]]) -> tuple[list[Tree], list[bool]]:
+        """Scored trees for the prompts that begin on this process. If prompts are drawn, also whether each tree of all
+        processes has signal. Collective."""
         policy, config, size = self.policy, self.policy.args, self.policy.group_size
         start = policy.processes.rank * len(inputs)
         examples = [example for i, example in enumerate(inputs) if (start + i) % size == 0]
@@ -223,11 +206,12 @@ class Trees(Responses):
             grow_trees(trees, policy, branching=config.tree_branching, segment_length=config.tree_segment_length)
         self._score(trees, inputs[:1])
         assign_tree_credit(trees, config)
-        if config.draws_prompts:
-            correct = [tree.root.mean_correct() for tree in trees]
-            everyone = [x for part in gather_object([correct]) for x in part]
-            self._prompts.note(torch.tensor(everyone))
-        return trees
+        if not config.draws_prompts:
+            return trees, []
+        own = [(tree.root.mean_correct(), has_signal(tree, config)) for tree in trees]
+        correct, flags = zip(*(pair for part in gather_object([own]) for pair in part), strict=True)
+        self._prompts.note(torch.tensor(correct))
+        return trees, list(flags)
 
     def _score(self, trees: list[Tree], filler: list[dict[str, Any]]) -> None:
         policy, truncated_value = self.policy, self.policy.args.truncated_value

@@ -2,30 +2,34 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate.logging import get_logger
+from accelerate.utils import gather_object
 
 from ..credit.advantages import by_group
 from ..credit.difficulty import batch_accuracy
 from ..credit.groups import batch_scaled_advantages, has_difference
+from ..credit.tokens import turn_numbers
 from ..loss import keys
 from ..loss.assignment import wide
+from ..loss.batch import Batch, loss_mask
+from ..loss.batch_rows import Row, join_rows, split_rows
 from ..passes.model_traits import positions_of
+from .chain import Chain
 from .forest import Trees
-from .group_join import Call, join_groups
 from .policy import Policy
-from .prompt_order import PromptOrder
-from .prompts import Prompts
-from .sources import Chain, GenerationBatch, Responses, has_images
+from .prompts import PromptOrder, Prompts
+from .sources import GenerationBatch, Responses
 
 
 logger = get_logger(__name__)
 
 
-def make_source(policy: Policy, *, model_config: Any, data: Any) -> "Responses | SignalGroups":
+def make_source(policy: Policy, *, model_config: Any, data: Any) -> Responses:
     """The source that a configuration selects.
 
     Args:
@@ -75,7 +79,94 @@ def fill_batch(
     return [*useful, *copies, *others][:size], len(copies)
 
 
-class SignalGroups:
+# what a `GenerationBatch` has for each row besides its batch
+_PARTS = ("advantages", "p_hat", "logged", "credited", "value_t", "final_value")
+
+
+@dataclass
+class Call:
+    """What one call of the engine sampled.
+
+    Attributes:
+        made: Its batch, with the credit that was given so far.
+        logged: The entries of the table of completions, of all processes.
+    """
+
+    made: GenerationBatch
+    logged: list[dict[str, Any]]
+
+
+def join_groups(
+    policy: Policy, calls: Sequence[Call], groups: Sequence[int], *, keeps_old_logps: bool = True
+) -> GenerationBatch:
+    """The batch of some groups, every process with an equal share of the rows. Collective.
+
+    It has the credit that its groups have. The tokens that the loss divides by are counted again.
+
+    Args:
+        policy ([`Policy`]):
+            Computes π_old where it must be computed again.
+        calls (sequence of [`Call`]):
+            Their groups are numbered through, call after call.
+        groups (sequence of `int`):
+            The groups of the batch in their order; a number that comes twice is a copy.
+        keeps_old_logps (`bool`, *optional*, defaults to `True`):
+            Whether π_old of a row is the same in every batch. If not, it is computed for the joined one.
+    """
+    processes, size, device = policy.processes, policy.group_size, policy.processes.device
+    # TRL's correction for the engine may have one number per response
+    is_per_row = getattr(policy.args, "vllm_importance_sampling_mode", "").startswith("sequence")
+    per_row = (keys.ENGINE_RATIO,) if is_per_row and not policy.args.corrects_by_turn else ()
+    layout = {"pad_token_id": policy.pad_token_id, "per_row": per_row}
+    index = [group * size + i for group in groups for i in range(size)]
+    share = len(index) // processes.count
+    own = slice(processes.rank * share, (processes.rank + 1) * share)
+
+    known = _taken(policy, calls, set(index), layout)
+    rows = [dict(known[number][0]) for number in index]
+    if any(keys.TURN_IDS in row for row in rows):  # of calls whose credit left tokens out
+        for row in rows:
+            row.setdefault(keys.TURN_IDS, turn_numbers(row[keys.COMPLETION_MASK].unsqueeze(0))[0])
+    has_old_logps = [keys.OLD_LOGPS in row for row in rows]
+    recomputes = any(has_old_logps) and not (keeps_old_logps and all(has_old_logps))
+    if recomputes:
+        rows = [{name: x for name, x in row.items() if name != keys.OLD_LOGPS} for row in rows]
+    data: dict[str, Any] = join_rows(rows[own], **layout, multiple=policy.args.pad_to_multiple_of, device=device)
+    parts = {name: data.pop(f"made/{name}", None) for name in _PARTS}
+    data[keys.NUM_ITEMS] = torch.tensor(sum(int(loss_mask(row).sum()) for row in rows), device=device)
+    turn_ids = data.get(keys.TURN_IDS)
+    rewards = {
+        name: torch.cat([getattr(call.made.batch, name) for call in calls])[index]
+        for name in ("rewards", "rewards_per_func", "correct")
+    }
+    batch = Batch(data, **rewards, rank=processes.rank)
+    if turn_ids is not None:  # from the mask before credit changed it
+        batch.turn_ids = turn_ids
+    if recomputes:
+        policy.fill_old_logps(batch)
+    entries = [entry for call in calls for entry in call.logged]
+    policy.log.show([entries[number] for number in index])
+    examples = [known[number][1] for number in index[own]]
+    return GenerationBatch(batch, examples=examples, **parts)
+
+
+def _taken(
+    policy: Policy, calls: Sequence[Call], wanted: set[int], layout: dict[str, Any]
+) -> dict[int, tuple[Row, dict[str, Any]]]:
+    """Rows of all processes and calls, numbered through: their entries and their row of the data set. Collective."""
+    mine, start = {}, 0
+    for call in calls:
+        examples = call.made.examples
+        first = start + policy.processes.rank * len(examples)
+        rows = [i for i in range(len(examples)) if first + i in wanted]
+        parts = {f"made/{name}": x for name in _PARTS if (x := getattr(call.made, name)) is not None}
+        entries = split_rows(call.made.batch.data | parts, rows=rows, **layout)
+        mine |= {first + i: (row, examples[i]) for i, row in zip(rows, entries, strict=True)}
+        start += policy.processes.count * len(examples)
+    return {number: row for part in gather_object([mine]) for number, row in part.items()}
+
+
+class SignalGroups(Responses):
     """A source whose batches have as many groups with signal as `groups` asks for. It wraps the source that samples.
 
     Args:
@@ -91,11 +182,13 @@ class SignalGroups:
     name = "groups"  # of its state in checkpoints
 
     def __init__(self, source: Responses, prompts: Prompts, *, depends_on_padding: bool = False) -> None:
-        self._source, self._prompts, self._policy = source, prompts, source.policy
+        super().__init__(source.policy)
+        self._source, self._prompts = source, prompts
         config = self._config = source.policy.args
         self.setting = f"groups={config.groups!r}"
         self.around_forward = source.around_forward
         self.calls_engine_again = source.calls_engine_again or config.groups == "refill"
+        self.text_setting = source.text_setting or ("groups" if config.groups != "keep" else None)
         own = (self,) if config.groups != "keep" else ()
         self.stateful = (*source.stateful, *own, *prompts.stateful)
         self._keeps_old_logps = not depends_on_padding or config.behavior_logps == "sampler"
@@ -105,17 +198,11 @@ class SignalGroups:
         self._credits_rewards &= "baseline" not in config.custom_functions()
         self._batches = 0
 
-    def check(self, inputs: list[dict[str, Any]]) -> None:
-        """Raises a `ValueError` for rows of the data set that it cannot sample."""
-        self._source.check(inputs)
-        self._refuse_images(has_images(inputs))
-
     def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
-        """The batch for rows of the data set, every prompt repeated `group_size` times. Collective."""
-        config, policy = self._config, self._policy
+        config, policy = self._config, self.policy
         with policy.log.pooled():
-            calls = self._sample(inputs)
-        has_signal, size = _flags(calls), len(calls[0].has_signal)
+            calls, has_signal = self._prompts.fill(self._prompts.begin(inputs), self._call)
+        size = len(inputs) * policy.processes.count // policy.group_size
         groups, copies = list(range(size)), 0
         if config.groups != "keep":
             draws = random.Random(f"{config.seed} {self._batches}")
@@ -126,15 +213,13 @@ class SignalGroups:
         self._batches += 1
         if sorted(groups) == list(range(len(has_signal))):  # as TRL made it
             made, groups = calls[0].made, sorted(groups)
-            made.examples = calls[0].examples
         else:
             made = join_groups(policy, calls, groups, keeps_old_logps=self._keeps_old_logps)
             if config.scale_rewards == "batch" and self._credits_rewards and config.baseline == "group":
                 scaled = batch_scaled_advantages(made.batch.rewards, num_generations=policy.group_size)
                 made.batch.advantages = made.advantages = made.batch.own_rows(scaled)
         if not self._judges_credit:
-            examples, made = made.examples, self._source.credit(made.batch, made.examples)
-            made.examples = examples
+            made = self._source.credit(made.batch, made.examples)
         if config.difficulty != "none":  # the belief sees what was sampled, each response once
             correct = torch.cat([call.made.batch.correct for call in calls])
             made.accuracy = batch_accuracy(correct, reward_range=config.reward_range)
@@ -143,48 +228,30 @@ class SignalGroups:
             is_zero_variance = made.batch.own_rows(is_zero_variance.repeat_interleave(policy.group_size))
             # by another reward a row may have credit, and then keeps its KL term
             made.batch.data[keys.ZERO_VARIANCE_ROW] = is_zero_variance & ~self._has_credit(made)
-        if config.groups != "keep":
-            sampled = len(has_signal)
-            stats = {"signal": (sum(has_signal), sampled), "sampled": (sampled, 1)}
-            stats |= {"calls": (len(calls), 1), "copies": (copies, 1)}
-            policy.record({f"groups/{name}": parts for name, parts in stats.items()})
-        self._prompts.record()
+        self._prompts.record(copies=copies)
         return made
 
-    def _refuse_images(self, has_images: bool) -> None:
-        if has_images and self._config.groups != "keep":
-            what = f"groups={self._config.groups!r} joins rows of text, without their images"
-            raise ValueError(f"{what}: use data, tools and environments without images, or set groups='keep'.")
-
-    def _sample(self, inputs: list[dict[str, Any]]) -> list[Call]:
-        """The calls of the engine for a batch."""
-        calls = [self._call(self._prompts.begin(inputs))]
-        if self._config.groups != "refill":
-            return calls
-        size = len(calls[0].has_signal)
-        while True:
-            has_signal = _flags(calls)
-            rows = self._prompts.refill(useful=sum(has_signal), sampled=len(has_signal), wanted=size)
-            if rows is None:
-                return calls
-            calls.append(self._call(rows))
-
-    def _call(self, inputs: list[dict[str, Any]]) -> Call:
-        policy = self._policy
+    def _call(self, inputs: list[dict[str, Any]]) -> tuple[Call, list[bool]]:
+        """One call of the engine for rows of the data set, and whether each group has signal. Collective."""
+        policy = self.policy
         self.check(inputs)
         batch = policy.sample(inputs)
-        self._refuse_images(any(name in batch.data for name in keys.FORWARD))
-        made = self._source.credit(batch, inputs) if self._judges_credit else GenerationBatch(batch, batch.advantages)
+        self.refuse_images(any(name in batch.data for name in keys.FORWARD))
+        made = (
+            self._source.credit(batch, inputs)
+            if self._judges_credit
+            else GenerationBatch(batch, batch.advantages, inputs)
+        )
         self._prompts.note(batch.correct)
         logged = policy.log.entries(len(inputs) * policy.processes.count)
-        return Call(made, inputs, self._signal(made).tolist(), logged)
+        return Call(made, logged), self._signal(made).tolist()
 
     def _signal(self, made: GenerationBatch) -> torch.Tensor:
         """Whether each group of a batch has signal: bool, shape (N/G,). Collective."""
-        batch, config, size = made.batch, self._config, self._policy.group_size
+        batch, config, size = made.batch, self._config, self.policy.group_size
         if not config.reads_signal:
             return torch.ones(len(batch.rewards) // size, dtype=torch.bool)
-        gather, in_loss = self._policy.processes.gather, batch.mask_t.bool()
+        gather, in_loss = self.policy.processes.gather, batch.mask_t.bool()
         if self._judges_credit:
             credited = ((wide(made.advantages) != 0) & in_loss).any(-1)
             has_signal = by_group(gather(credited.int()), size).any(-1)
@@ -197,12 +264,12 @@ class SignalGroups:
     def _rewards_differ(self, made: GenerationBatch) -> torch.Tensor:
         """Whether the total rewards of each group differ: bool, shape (N/G,)."""
         rewards = made.batch.rewards
-        return has_difference(rewards, num_generations=self._policy.group_size, counted=~rewards.isnan())
+        return has_difference(rewards, num_generations=self.policy.group_size, counted=~rewards.isnan())
 
     def _has_credit(self, made: GenerationBatch) -> torch.Tensor:
         """Rows of this process that may have a gradient besides that of the KL term: bool, shape (B,)."""
         if self._credits_rewards:
-            return made.batch.own_rows(self._rewards_differ(made).repeat_interleave(self._policy.group_size))
+            return made.batch.own_rows(self._rewards_differ(made).repeat_interleave(self.policy.group_size))
         return ((wide(made.advantages) != 0) & made.batch.mask_t.bool()).any(-1)
 
     def state_dict(self, folder: Path) -> dict[str, Any]:
@@ -215,8 +282,3 @@ class SignalGroups:
         if state.get("waiting"):
             what = "of an earlier version: its groups that waited for the next batch are left out"
             logger.warning(f"the checkpoint is {what}, so the run is not the uninterrupted one")
-
-
-def _flags(calls: Sequence[Call]) -> list[bool]:
-    """Whether each group of some calls has signal."""
-    return [flag for call in calls for flag in call.has_signal]

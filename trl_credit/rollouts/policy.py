@@ -23,6 +23,16 @@ class Continuation(NamedTuple):
     logps: list[float] | None
 
 
+class LoggedResponse(NamedTuple):
+    """A response for TRL's table of completions: its rewards by function, and its length in tokens."""
+
+    rewards: list[float]
+    text: Any
+    advantage: float
+    length: int
+    truncated: bool
+
+
 @dataclass
 class Plan:
     """What a process trains on and logs in one generation batch.
@@ -30,26 +40,18 @@ class Plan:
     Attributes:
         rows: The rows of this process; those from `n_real` on are fillers without credit.
         n_real: Number of rows with credit.
-        rewards: Shape (N, functions): rewards of N responses sampled from all processes' trees, in order of prompts.
+        logged: N responses sampled from all processes' trees, in order of prompts.
         accuracy: Mean accuracy of all prompts in [0, 1], NaN if none was scored.
-        has_replayed: Whether any process trains on rows of an earlier batch.
         iteration: Iteration of the replay buffer that drew the rows.
-        logged_texts, logged_advantages, logged_lengths, logged_truncated: For each of the N responses: text, advantage,
-            length in tokens, and whether it was truncated.
         drawn: The rows with credit of all processes; each process trains on every `num_processes`-th of them.
         trees: The [`~trl_credit.rollouts.tree.Tree`]s that this process grew.
     """
 
     rows: list["Row"]
     n_real: int
-    rewards: torch.Tensor
+    logged: list[LoggedResponse]
     accuracy: float
-    has_replayed: bool
     iteration: int
-    logged_texts: list
-    logged_advantages: list[float]
-    logged_lengths: list[int]
-    logged_truncated: list[bool]
     drawn: list["Row"]
     trees: list[Any]
 
@@ -61,24 +63,16 @@ class Policy(Protocol):
 
     Attributes:
         log: What TRL logs of a batch, a [`~trl_credit.trainer.trl_log.TrlLog`].
+        group_size: Rows per prompt.
+        pad_token_id: The token that rows are padded with.
     """
 
     args: "CreditConfig"
     processes: Processes
     log: Any
     use_vllm: bool
-
-    @property
-    def group_size(self) -> int:
-        """Rows per prompt."""
-
-    @property
-    def pad_token_id(self) -> int:
-        """The token that rows are padded with."""
-
-    @property
-    def updates_done(self) -> int:
-        """Optimizer steps of the run so far."""
+    group_size: int
+    pad_token_id: int
 
     def data_rows(self, numbers: list[int]) -> list[dict[str, Any]]:
         """Rows of the training data by number, as the data loader gives them: a new `dict` for each."""

@@ -19,17 +19,10 @@ from ..loss import keys
 from ..support.tensor_files import load_tensors, save_tensors
 
 
-# fields with a number per token: the `array` typecode in memory and between processes, and the type in a file
-_COLUMNS = {
-    "prompt_ids": ("i", torch.int64),
-    "completion_ids": ("i", torch.int64),
-    "advantages": ("f", torch.float64),  # they come from float32 tensors, so float32 in memory rounds nothing
-    "segments": ("i", torch.int64),
-    "sampling_logps": ("f", torch.float32),
-    "behavior_logps": ("f", torch.float32),
-    "quarters": ("b", torch.int64),
-    "visible_until": ("i", torch.int64),
-}
+# fields with a number per token: the `array` typecode in memory, between processes and in a file. Advantages come from
+# float32 tensors, so float32 rounds nothing
+_COLUMNS = dict.fromkeys(("prompt_ids", "completion_ids", "segments", "visible_until"), "i")
+_COLUMNS |= dict.fromkeys(("advantages", "sampling_logps", "behavior_logps"), "f") | {"quarters": "b"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +65,7 @@ class Row:
     segment_nodes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name, (code, _) in _COLUMNS.items():
+        for name, code in _COLUMNS.items():
             values = getattr(self, name)
             if values is not None and getattr(values, "typecode", None) != code:
                 object.__setattr__(self, name, array(code, values))
@@ -137,51 +130,54 @@ class ReplayBuffer:
         self.iteration = 0
         self.expired = 0  # number of rows, in total
         self._random = random.Random(seed)
-        self._rows: dict[str, list[Row]] = defaultdict(list)
+        self._rows: list[Row] = []
 
     def __len__(self) -> int:
-        return sum(map(len, self._rows.values()))
+        return len(self._rows)
 
     def add(self, rows: Sequence[Row]) -> None:
         """Adds rows, born in the current iteration."""
-        for row in rows:
-            self._rows[row.question].append(replace(row, birth=self.iteration))
+        self._rows += [replace(row, birth=self.iteration) for row in rows]
 
     def draw(self, n: int) -> list[Row]:
         """Removes and returns at most `n` rows, and ends the iteration. A batch that takes all rows keeps their order.
 
         With `legacy`, exactly `n` rows unless the buffer is empty.
         """
-        before = len(self)
-        young = {q: [row for row in rows if self.iteration - row.birth < self.life] for q, rows in self._rows.items()}
-        self._rows = _nonempty(young)
-        self.expired += before - len(self)
-        drawn = self._draw_legacy(n) if self.legacy else self._draw_in_turn(n)
-        self._rows = _nonempty(self._rows)
+        by_question: defaultdict[str, list[Row]] = defaultdict(list)
+        for row in self._rows:
+            if self.iteration - row.birth < self.life:
+                by_question[row.question].append(row)
+        young = sum(map(len, by_question.values()))
+        self.expired += len(self) - young
+        if self.legacy:
+            drawn = self._draw_legacy(n, by_question)
+        elif young <= n and (self.cap is None or all(len(rows) <= self.cap for rows in by_question.values())):
+            drawn = [row for rows in by_question.values() for row in rows]
+            by_question.clear()
+        else:
+            drawn = self._draw_in_turn(n, by_question)
+        self._rows = [row for rows in by_question.values() for row in rows]
         self.iteration += 1
         return drawn
 
-    def _draw_in_turn(self, n: int) -> list[Row]:
-        if len(self) <= n and (self.cap is None or all(len(rows) <= self.cap for rows in self._rows.values())):
-            everything = [row for rows in self._rows.values() for row in rows]
-            self._rows.clear()
-            return everything
+    def _draw_in_turn(self, n: int, by_question: dict[str, list[Row]]) -> list[Row]:
         drawn: list[Row] = []
-        questions = list(self._rows)
+        questions = list(by_question)
         self._random.shuffle(questions)
         for _ in range(n if self.cap is None else self.cap):
             questions = questions[: n - len(drawn)]
             for question in questions:
-                rows = self._rows[question]
+                rows = by_question[question]
                 index = self._random.randrange(len(rows))
                 rows[index], rows[-1] = rows[-1], rows[index]  # removing the last one is cheap
                 drawn.append(rows.pop())
-            questions = [question for question in questions if self._rows[question]]
+            questions = [question for question in questions if by_question[question]]
         return drawn
 
-    def _draw_legacy(self, n: int) -> list[Row]:
+    def _draw_legacy(self, n: int, by_question: dict[str, list[Row]]) -> list[Row]:
         union: list[Row] = []
-        for rows in self._rows.values():
+        for rows in by_question.values():
             self._random.shuffle(rows)
             union += rows[: self.cap]
             del rows[: self.cap]
@@ -192,23 +188,18 @@ class ReplayBuffer:
 
     def save(self, path: Path) -> None:
         """Writes the rows and the state of the random draws to one safetensors file, whole or not at all."""
-        rows = [row for group in self._rows.values() for row in group]
         tensors: dict[str, torch.Tensor] = {}
-        for name, (code, dtype) in _COLUMNS.items():
-            values = [getattr(row, name) for row in rows]
+        for name, code in _COLUMNS.items():
+            values = [getattr(row, name) for row in self._rows]
             lengths = [-1 if value is None else len(value) for value in values]
             tensors[f"{name}/length"] = torch.tensor(lengths, dtype=torch.int64)
             known = [np.asarray(value) for value in values if value is not None]
-            tensors[name] = torch.from_numpy(np.concatenate([np.zeros(0, dtype=code), *known])).to(dtype)
-        tensors["accuracy"] = torch.tensor([row.accuracy for row in rows], dtype=torch.float64)
-        tensors["birth"] = torch.tensor([row.birth for row in rows], dtype=torch.int64)
-        state = {
-            "questions": [row.question for row in rows],
-            "iteration": self.iteration,
-            "expired": self.expired,
-            "random": self._random.getstate(),
-        }
-        save_tensors(path, tensors, state=state)
+            tensors[name] = torch.from_numpy(np.concatenate([np.zeros(0, dtype=code), *known]))
+        tensors["accuracy"] = torch.tensor([row.accuracy for row in self._rows], dtype=torch.float64)
+        tensors["birth"] = torch.tensor([row.birth for row in self._rows], dtype=torch.int64)
+        counts = {"iteration": self.iteration, "expired": self.expired}
+        questions = [row.question for row in self._rows]
+        save_tensors(path, tensors, state={"questions": questions, "random": self._random.getstate(), **counts})
 
     def load(self, path: Path) -> None:
         """Restores what `save` wrote. A refused file changes nothing.
@@ -217,27 +208,16 @@ class ReplayBuffer:
             ValueError: the file is missing, was changed, or is not one that `save` wrote.
         """
         tensors, state = load_tensors(path)
+        columns: dict[str, list[Any]] = {name: tensors[name].tolist() for name in ("accuracy", "birth")}
+        for name in _COLUMNS:
+            lengths = tensors[f"{name}/length"].tolist()
+            parts = iter(tensors[name].split([length for length in lengths if length >= 0]))
+            columns[name] = [None if length < 0 else next(parts).tolist() for length in lengths]
+        rows = zip(state["questions"], *columns.values(), strict=True)
+        self._rows = [Row(question, **dict(zip(columns, values, strict=True))) for question, *values in rows]
         version, internal, gauss = state["random"]
         self._random.setstate((version, tuple(internal), gauss))
         self.iteration, self.expired = state["iteration"], state["expired"]
-        self._rows = defaultdict(list)
-        for row in _unpack(tensors, state["questions"]):
-            self._rows[row.question].append(row)
-
-
-def _nonempty(rows: dict[str, list[Row]]) -> dict[str, list[Row]]:
-    return defaultdict(list, {question: own for question, own in rows.items() if own})
-
-
-def _unpack(tensors: dict[str, torch.Tensor], questions: list[str]) -> list[Row]:
-    columns: dict[str, list[Any]] = {}
-    for name in _COLUMNS:
-        lengths = tensors[f"{name}/length"].tolist()
-        parts = iter(tensors[name].split([length for length in lengths if length >= 0]))
-        columns[name] = [None if length < 0 else next(parts).tolist() for length in lengths]
-    columns |= {name: tensors[name].tolist() for name in ("accuracy", "birth")}
-    rows = zip(questions, *columns.values(), strict=True)
-    return [Row(question, **dict(zip(columns, values, strict=True))) for question, *values in rows]
 
 
 def padded_rows(rows: Sequence[Row], *, pad_token_id: int) -> dict[str, torch.Tensor]:

@@ -1,5 +1,7 @@
 """Advantages (B, T) of a batch whose rewards lie along its responses, from the rewards of all its groups."""
 
+import functools
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,38 +53,53 @@ def return_advantages(policy: Policy, batch: Batch, scores: StepScores) -> torch
 
     Responses count in the baselines of others as they were scored, also those that the loss leaves out.
     """
-    config = policy.args
+    config, groups = policy.args, {"num_generations": policy.group_size}
     written_t = padded(scores.written, value=0, width=batch.width).bool()
-    turn_end_t = written_t & ~torch.nn.functional.pad(written_t[:, 1:], (0, 1))
     numbers = batch.own_rows(batch.rewards_per_func).cpu().double()
+    placed = [scores.placed.get(j) or _at_the_end(numbers[:, j], written_t) for j in range(len(scores.weights))]
+    columns = [_along_responses(of, width=batch.width) for of in placed]
     stats: dict[str, tuple[Any, Any]] = {
-        "steps/truncated": (scores.late, sum(len(p) for placed in scores.placed.values() for p in placed.positions))
+        "steps/truncated": (scores.late, sum(len(p) for of in scores.placed.values() for p in of.positions))
     }
-    advantages = reward_t = torch.zeros(written_t.shape, dtype=torch.float64)
-    end_t = turn_end_t
-    for j, weight in enumerate(scores.weights):
-        if (placed := scores.placed.get(j)) is None:
-            placed = _at_the_end(numbers[:, j], written_t)
-        value_t, is_end = torch.zeros_like(reward_t), torch.zeros_like(written_t)
-        for i, (where, values) in enumerate(zip(placed.positions, placed.values, strict=True)):
-            value_t[i, where], is_end[i, where] = values, True
-        if config.returns == "difference":
+    if config.returns == "difference":
+        advantages = torch.zeros(written_t.shape, dtype=torch.float64)
+        for weight, of, (value_t, is_end) in zip(scores.weights, placed, columns, strict=True):
             step_t = (is_end.cumsum(-1) - is_end.long()).masked_fill(~written_t, -1)
             # the last step of a function may end before the response does
             step_t = step_t.masked_fill(step_t >= is_end.sum(-1, keepdim=True), -1)
-            first = torch.tensor(placed.first, dtype=torch.float64)
+            first = torch.tensor(of.first, dtype=torch.float64)
             steps, value_k, first = _of_all(policy, value_t, step_t, first)
-            credit_k = returns.difference_advantages(
-                value_k, first=first, num_generations=policy.group_size, steps=steps
-            )
+            credit_k = returns.difference_advantages(value_k, first=first, steps=steps, **groups)
             advantages = advantages + weight * _to_tokens(batch.own_rows(credit_k), step_t)
+    else:
+        reward_t = sum(weight * value_t for weight, (value_t, _) in zip(scores.weights, columns, strict=True))
+        if config.returns == "state_groups":
+            step_t = turn_numbers(written_t)
         else:
-            reward_t, end_t = reward_t + weight * value_t, end_t | is_end
-    if config.returns != "difference":
-        step_t = turn_numbers(written_t) if config.returns == "state_groups" else end_t.cumsum(-1) - end_t.long()
+            end_t = written_t & ~torch.nn.functional.pad(written_t[:, 1:], (0, 1))  # of turns
+            end_t = functools.reduce(operator.or_, (is_end for _, is_end in columns), end_t)
+            step_t = end_t.cumsum(-1) - end_t.long()
         step_t = step_t.masked_fill(~written_t, -1)
         stats["steps/per_response"] = int((step_t.amax(-1) + 1).sum()), len(step_t)
-        advantages = _from_returns(policy, batch, scores, reward_t, step_t, stats)
+        steps, reward_k = _of_all(policy, reward_t, step_t)
+        return_k = returns.returns_to_go(reward_k, gamma=config.step_gamma, steps=steps)
+        unscored = batch.rewards.cpu().isnan()
+        return_k[unscored] = torch.nan
+        if config.returns == "to_go":
+            credit_k = returns.to_go_advantages(return_k, baseline=config.step_baseline, steps=steps, **groups)
+        else:
+            states_k = torch.zeros(len(step_t), reward_k.size(1), dtype=torch.long)
+            for row, states in zip(states_k, scores.states, strict=True):
+                row[: len(states)] = torch.tensor(states, dtype=torch.long)
+            states_k = policy.processes.gather(states_k.to(policy.processes.device)).cpu()
+            outcome = reward_k.sum(-1).masked_fill(unscored, torch.nan)
+            credit_k = returns.state_group_advantages(
+                return_k, outcome=outcome, states_k=states_k, weight=config.state_weight, steps=steps, **groups
+            )
+            shared = returns.shared_states(states_k, steps=steps, **groups)
+            one = 0.0 if policy.log.is_further_call else 1 / policy.processes.count
+            stats["steps/shared_states"] = (int(shared.sum()) * one, int(steps.sum()) * one)
+        advantages = _to_tokens(batch.own_rows(credit_k), step_t)
     policy.record(stats)
     return advantages.float().to(policy.processes.device)
 
@@ -91,11 +108,19 @@ def shown_rewards(scores: StepScores, *, width: int) -> torch.Tensor | None:
     """The weighted rewards at the ends of steps, of all functions, shape (B, T), NaN elsewhere; `None` without any."""
     if not scores.placed:
         return None
-    shown_t = torch.full((len(scores.written), width), torch.nan, dtype=torch.float64)
-    for j, of in scores.placed.items():
-        for i, (where, values) in enumerate(zip(of.positions, of.values, strict=True)):
-            shown_t[i, where] = shown_t[i, where].nan_to_num(nan=0.0) + scores.weights[j] * values
-    return shown_t.float()
+    columns = [_along_responses(of, width=width) for of in scores.placed.values()]
+    reward_t = sum(scores.weights[j] * value_t for j, (value_t, _) in zip(scores.placed, columns, strict=True))
+    is_end = torch.stack([is_end for _, is_end in columns]).any(0)
+    return reward_t.masked_fill(~is_end, torch.nan).float()
+
+
+def _along_responses(placed: Placed, *, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rewards of one function at the tokens that they lie at, 0 elsewhere, and which tokens these are: (B, T)."""
+    value_t = torch.zeros(len(placed.positions), width, dtype=torch.float64)
+    is_end = torch.zeros(value_t.shape, dtype=torch.bool)
+    for i, (where, values) in enumerate(zip(placed.positions, placed.values, strict=True)):
+        value_t[i, where], is_end[i, where] = values, True
+    return value_t, is_end
 
 
 def _at_the_end(numbers: torch.Tensor, written_t: torch.Tensor) -> Placed:
@@ -104,37 +129,6 @@ def _at_the_end(numbers: torch.Tensor, written_t: torch.Tensor) -> Placed:
     scored = [where if not number.isnan() else where[:0] for where, number in zip(ends, numbers, strict=True)]
     values = [number.expand(len(where)) for where, number in zip(scored, numbers, strict=True)]
     return Placed(scored, values, [torch.nan] * len(scored))
-
-
-def _from_returns(
-    policy: Policy,
-    batch: Batch,
-    scores: StepScores,
-    reward_t: torch.Tensor,
-    step_t: torch.Tensor,
-    stats: dict[str, tuple[Any, Any]],
-) -> torch.Tensor:
-    """A (B, T) by the discounted rewards after each step. Collective."""
-    config, groups = policy.args, {"num_generations": policy.group_size}
-    steps, reward_k = _of_all(policy, reward_t, step_t)
-    return_k = returns.returns_to_go(reward_k, gamma=config.step_gamma, steps=steps)
-    unscored = batch.rewards.cpu().isnan()
-    return_k[unscored] = torch.nan
-    if config.returns == "to_go":
-        credit_k = returns.to_go_advantages(return_k, baseline=config.step_baseline, steps=steps, **groups)
-        return _to_tokens(batch.own_rows(credit_k), step_t)
-    states_k = torch.zeros(len(step_t), reward_k.size(1), dtype=torch.long)
-    for row, known in zip(states_k, scores.states, strict=True):
-        row[: len(known)] = torch.tensor(known, dtype=torch.long)
-    states_k = policy.processes.gather(states_k.to(policy.processes.device)).cpu()
-    outcome = reward_k.sum(-1).masked_fill(unscored, torch.nan)
-    credit_k = returns.state_group_advantages(
-        return_k, outcome=outcome, states_k=states_k, weight=config.state_weight, steps=steps, **groups
-    )
-    shared = returns.shared_states(states_k, steps=steps, **groups)
-    one = 0.0 if policy.log.is_further_call else 1 / policy.processes.count
-    stats["steps/shared_states"] = (int(shared.sum()) * one, int(steps.sum()) * one)
-    return _to_tokens(batch.own_rows(credit_k), step_t)
 
 
 def _of_all(

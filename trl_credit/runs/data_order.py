@@ -11,7 +11,7 @@ from typing import Any
 
 from trl.trainer.utils import RepeatSampler
 
-from ..rollouts.prompt_rates import PROMPT_RATES_FILE, read_rates
+from ..rollouts.prompts import PROMPT_RATES_FILE, read_rates
 from .checkpoints import checkpoint_step, is_complete, last_checkpoint, planned_steps
 
 

@@ -118,7 +118,7 @@ class BatchSteps:
             columns["kept"] = kept_t.sum(-1).long()
         if self._args.prompt_average:
             columns["prompts"] = self._groups(made)
-        if not made.is_logged:
+        if made.plan is None:
             ids = batch.data[keys.COMPLETION_IDS]
             columns["hashes"] = response_hashes(ids, pad_token_id=self._engine.pad_token_id)
             columns["shown"] = shown_advantages(self._args, batch) if made.logged is None else made.logged
@@ -131,7 +131,7 @@ class BatchSteps:
             batch.loss_tokens = gathered["kept"].sum()
         if self._args.prompt_average:
             batch.row_weight = batch.own_rows(prompt_weights(gathered["kept"], gathered["prompts"]))
-        if not made.is_logged:
+        if made.plan is None:
             self._engine.log.advantages(gathered["shown"].tolist())
             of_group = {"num_generations": self._engine.group_size, "credited": gathered.get("credited")}
             self._meter.append(group_statistics(batch.rewards, gathered["hashes"], **of_group).items())

@@ -252,9 +252,9 @@ class CreditTrainer(ResumableTrainer):
         self.overrides.ran.add("_generate_and_score_completions")
         made = self.make_batch(inputs)
         if self.model.training:  # an evaluation between two updates must not change the training batch
-            self._rollout_log.sampled(made, made.examples or inputs)
+            self._rollout_log.sampled(made, made.examples)
             note_sample(self, made.batch.rewards)
-            if made.is_empty and self._nonfinite.skips_batches:
+            if made.plan is not None and not made.plan.drawn and self._nonfinite.skips_batches:
                 made.batch.no_update = [True] * len(inputs)
         return made.batch.data
 
@@ -268,7 +268,7 @@ class CreditTrainer(ResumableTrainer):
         # not in evaluation, nor for a batch generated again after a resume, which was counted before
         made.moves_belief = self.model.training and not self.resumes_inside_batch()
         made.place = self.state.global_step, self._step % self.args.gradient_accumulation_steps
-        self._batch_steps(made, made.examples or inputs)
+        self._batch_steps(made, made.examples)
         return made
 
     # A micro-batch goes through TRL's loss

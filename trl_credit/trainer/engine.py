@@ -96,11 +96,6 @@ class TrlEngine(TrlScoring):
         trainer = self._trainer
         return trainer.num_generations if trainer.model.training else trainer.num_generations_eval
 
-    @property
-    def updates_done(self) -> int:
-        """Optimizer steps so far."""
-        return self._trainer.state.global_step
-
     def data_rows(self, numbers: list[int]) -> list[dict[str, Any]]:
         """Rows of the training data by number, as the data loader gives them."""
         rows = self._trainer.callback_handler.train_dataloader.dataset
@@ -151,7 +146,8 @@ class TrlEngine(TrlScoring):
             hooks["_calculate_rewards"] = self._score
             return {name: functools.partial(hook, getattr(trainer, name)) for name, hook in hooks.items()}
         # rows are made already, and rewards are those of the responses that are logged: no override sees segments
-        rows, sampling.rewards_per_func = plan.rows, plan.rewards.to(self.processes.device)
+        rows, rewards = plan.rows, torch.tensor([response.rewards for response in plan.logged])
+        sampling.rewards_per_func = rewards.to(self.processes.device)
         logps = None if rows[0].sampling_logps is None else [list(row.sampling_logps) for row in rows]
         return {
             "_generate": functools.partial(self._generate, functools.partial(GRPOTrainer._generate, trainer)),

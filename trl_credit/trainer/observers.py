@@ -12,7 +12,7 @@ from ..observe.console import ConsoleCallback, Sample
 from ..observe.no_signal import NoSignalWarning
 from ..observe.prompt_rates_file import PromptRatesFile
 from ..observe.rollout_log import RolloutLog
-from ..rollouts.prompt_order import PromptOrder
+from ..rollouts.prompts import PromptOrder
 from ..runs.resumable import ResumableTrainer
 from ..support.shown import reported
 

@@ -33,9 +33,10 @@ class TrlLog:
 
     def planned(self, plan: Plan) -> None:
         """Logs whole responses instead of the rows that TRL logged."""
-        replace_last(self._trainer._logs["completion"], plan.logged_texts)
-        self.advantages(plan.logged_advantages)
-        for name, value in length_statistics(plan.logged_lengths, plan.logged_truncated).items():
+        replace_last(self._trainer._logs["completion"], [response.text for response in plan.logged])
+        self.advantages([response.advantage for response in plan.logged])
+        lengths = [response.length for response in plan.logged], [response.truncated for response in plan.logged]
+        for name, value in length_statistics(*lengths).items():
             self._meter.metrics[f"completions/{name}"][-1] = value
 
     def advantages(self, values: list[float]) -> None:

@@ -12,9 +12,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...config import CreditConfig
 from ...data.prompts import prompt_ids
+from ...loss import keys
+from ...loss.batch import Batch
 from ...observe.schema import MAX_ANSWER, Shard
 from ...rewards.signature import GIVEN, required_parameters
-from ...rollouts.chain import chain_credit, find_boundaries
+from ...rollouts.chain import Chain, find_boundaries
+from ...rollouts.replay import Row, padded_rows
 from ...trainer.named import ALGORITHMS
 from .credits import groups_of, rewards_of
 
@@ -97,17 +100,18 @@ def rolled_out(
     for places in groups:
         responses = [shard.responses[place] for place in places]
         old_logp_t, mask_t = (x.to(trainer.processes.device) for x in _padded(responses))
-        credit = chain_credit(
-            trainer.engine,
-            [rows[place] for place in places],
-            prompt_ids=[r.get("prompt_token_ids") or prompt_ids(tokenizer, r["prompt"]) for r in responses],
-            completion_ids=[response["token_ids"] for response in responses],
-            old_logp_t=old_logp_t,
-            rewards=rewards_of(responses).to(trainer.processes.device),
-            mask_t=mask_t,
+        token_ids = [
+            (r.get("prompt_token_ids") or prompt_ids(tokenizer, r["prompt"]), r["token_ids"]) for r in responses
+        ]
+        data = padded_rows(
+            [Row("", prompt, response, (), ()) for prompt, response in token_ids], pad_token_id=tokenizer.pad_token_id
         )
-        advantages[places, : mask_t.size(1)] = (credit.advantages * mask_t).double().cpu()
-        ids[places, : mask_t.size(1)] = credit.segment_ids.cpu()
+        data = {name: x.to(trainer.processes.device) for name, x in data.items()} | {keys.OLD_LOGPS: old_logp_t}
+        rewards = rewards_of(responses).to(trainer.processes.device)
+        batch = Batch(data, rewards, rewards.unsqueeze(1), rewards, rank=0)
+        made = Chain(trainer.engine).credit(batch, [rows[place] for place in places])
+        advantages[places, : mask_t.size(1)] = (made.advantages * mask_t).double().cpu()
+        ids[places, : mask_t.size(1)] = batch.segment_ids.cpu()
     return config, (advantages, ids)
 
 
