@@ -42,7 +42,7 @@ def followed(observed: np.ndarray, **settings: object) -> tuple[np.ndarray, floa
     for accuracy in observed:
         priors.append(belief.prior(accuracy))
         steps.append(belief.update(accuracy))
-    floors = [step.is_floor for step in steps[SEEN:] if step is not None]
+    floors = [is_floor for _, is_floor in filter(None, steps[SEEN:])]
     return np.array(priors), float(np.mean(floors)) if floors else 0.0
 
 
