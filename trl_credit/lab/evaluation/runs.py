@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -112,14 +112,6 @@ def _short(path: str) -> str:
     return str(short_path(path)) if Path(path).is_absolute() else path
 
 
-class AsTrained(NamedTuple):
-    """Keyword arguments of `evaluate`, and what they mean in words."""
-
-    options: dict[str, Any]
-    problems: str
-    sampling: str
-
-
 def plan_as_trained(
     models: Sequence[str],
     *,
@@ -131,8 +123,9 @@ def plan_as_trained(
     max_problems: int | None = None,
     trust_remote_code: bool = False,
     trust_run: bool = False,
-) -> AsTrained:
-    """How to evaluate runs as they were trained. Models beside them that are no runs are evaluated in the same way.
+) -> tuple[dict[str, Any], str]:
+    """Keyword arguments of `evaluate` that evaluate runs as they were trained, and two lines that say what they mean.
+    Models beside the runs that are no runs are evaluated in the same way.
 
     Arguments as for `evaluate`; those that are given replace what the runs say. With `trust_run`, a reward function
     that a run names is imported. Without `sets` the problems are the test split of the runs' set or rows of it that
@@ -177,12 +170,13 @@ def plan_as_trained(
     options |= {"changes": decoding, "prompt_style": style, "reward": None if judge == usual else judge}
     options["protocols"] = ["custom" if flags & DECODING.keys() or style != trained_style else AS_TRAINED]
     options["chat_template_kwargs"] = run.identity.get("chat_template_kwargs")
-    sampling = (
-        f"{decoding['samples']} responses to each, at most {decoding['max_new_tokens']:,} tokens, temperature "
-        f"{decoding['temperature']:g}, prompt style {style if style.isidentifier() else repr(style)}; "
+    description = (
+        f"problems  {problems}\n"
+        f"sampling  {decoding['samples']} responses to each, at most {decoding['max_new_tokens']:,} tokens, "
+        f"temperature {decoding['temperature']:g}, prompt style {style if style.isidentifier() else repr(style)}; "
         f"judged by {judge or usual}"
     )
-    return AsTrained(options, problems, sampling)
+    return options, description
 
 
 def _decoding(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
