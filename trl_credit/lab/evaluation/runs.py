@@ -92,7 +92,8 @@ def read_training(model: str) -> Run | None:
         rewards = [name for name, weight in pairs if weight and name not in _OF_FORM]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"credit_run.json in {model!r} is damaged ({error!r}): give a --protocol") from error
-    return Run(model, record, replace(data, dataset_name=_short(data.dataset_name)), tuple(map(_short, rewards)))
+    data = replace(data, dataset_name=str(short_path(data.dataset_name)))
+    return Run(model, record, data, tuple(str(short_path(name)) for name in rewards))
 
 
 def check_trusted(folder: str | Path, rewards: Sequence[str], *, command: Sequence[str], trust_run: bool) -> None:
@@ -105,11 +106,6 @@ def check_trusted(folder: str | Path, rewards: Sequence[str], *, command: Sequen
         what = f"{str(folder)!r} names the reward {', '.join(custom)}, and functions that a folder names are not run"
         fix = shlex.join(["trl-credit", *command, "--trust_run"])
         raise ValueError(f"{what}: if you trust it, `{fix}`, or name a function yourself with --reward")
-
-
-def _short(path: str) -> str:
-    """A file relative to the working folder if it lies there; another name as it is."""
-    return str(short_path(path)) if Path(path).is_absolute() else path
 
 
 def plan_as_trained(
