@@ -99,8 +99,8 @@ def test_an_overwritten_checkpoint_is_noticed(tmp_path, monkeypatch):
 def test_models_and_sets_are_checked_before_the_first_evaluation(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("nothing").mkdir()
-    for model, message in (("./no_such", "--models './no_such' is neither a folder"), ("nothing", "without a model")):
-        with pytest.raises(OSError, match=message):
+    for model in ("./no_such", "nothing"):
+        with pytest.raises(OSError, match=f"--models '{model}'"):
             run("out", models=["demo", model])
     for file in ("a/test.jsonl", "b/test.jsonl"):
         Path(file).parent.mkdir()

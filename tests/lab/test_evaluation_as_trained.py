@@ -83,7 +83,7 @@ def test_one_run_on_rows_that_it_did_not_sample_for(command_said, here):
     prompts = prompts_of("a/evaluation", "a")
     assert len(sampled) == 16 and len(prompts) == 14 and not set(prompts) & sampled
     # a checkpoint knows its run too
-    assert plan(["a/checkpoint-2"], max_problems=5).problems.startswith("5 of 14 rows of mine.jsonl")
+    assert plan(["a/checkpoint-2"], max_problems=5)[1].startswith("problems  5 of 14 rows of mine.jsonl")
 
 
 @pytest.mark.slow
@@ -107,28 +107,27 @@ def test_a_test_split_comes_before_unseen_rows(here, data_folder):
     task = {"dataset_name": "gsm8k", "data_dir": str(data_folder.path), "reward": ["accuracy"], "prompt_column": None}
     for run in ("a", "b"):
         change(run, "task", **task)
-    planned = plan(["a", "b"], max_problems=many + 1)
-    assert planned.problems == f"{many:,} of {many:,} problems of gsm8k's test split"
-    assert planned.sampling.endswith("by accuracy")
-    assert planned.options["sets"] == ["gsm8k"] and planned.options["reward"] is None
+    options, description = plan(["a", "b"], max_problems=many + 1)
+    assert description.startswith(f"problems  {many:,} of {many:,} problems of gsm8k's test split\n")
+    assert description.endswith("by accuracy") and options["sets"] == ["gsm8k"] and options["reward"] is None
     tokenizer = AutoTokenizer.from_pretrained("a")
-    first, again = (plan(["a"], max_problems=7).options["data"]["gsm8k"](tokenizer)["id"] for _ in range(2))
+    first, again = (plan(["a"], max_problems=7)[0]["data"]["gsm8k"](tokenizer)["id"] for _ in range(2))
     assert first == again and len(set(first)) == 7
-    options = plan(["a"], sets=["gsm8k"]).options  # by the user's choice all of it
+    options = plan(["a"], sets=["gsm8k"])[0]  # by the user's choice all of it
     assert options["sets"] == ["gsm8k"] and "data" not in options and options["max_problems"] is None
 
 
 def test_decoding_and_reward_of_the_embedded_task(here):
     change("a", "task", dataset_name="demo", prompt_column=None, reward=["demo"])
-    options = plan(["a"]).options
+    options = plan(["a"])[0]
     assert options["sets"] == ["demo"] and options["reward"] is None and options["protocols"] == ["as trained"]
     decoding = {"samples": 4, "temperature": 0.9, "top_p": 1.0, "top_k": 0, "max_new_tokens": 40}
     assert options["changes"] == decoding
-    options = plan(["a"], changes={"temperature": 0.0, "samples": None}).options
+    options = plan(["a"], changes={"temperature": 0.0, "samples": None})[0]
     assert options["changes"]["samples"] == 1 and options["protocols"] == ["custom"]
-    assert plan(["a"], prompt_style="plain").options["protocols"] == ["as trained"]
+    assert plan(["a"], prompt_style="plain")[0]["protocols"] == ["as trained"]
     boxed = plan(["demo", "a"], prompt_style="boxed")  # a model beside a run
-    assert boxed.options["protocols"] == ["custom"] and "prompt style boxed;" in boxed.sampling
+    assert boxed[0]["protocols"] == ["custom"] and "prompt style boxed;" in boxed[1]
 
 
 def test_a_run_that_was_started_from_python_needs_a_set(here):
@@ -138,7 +137,7 @@ def test_a_run_that_was_started_from_python_needs_a_set(here):
         path.write_text(json.dumps({name: part for name, part in record.items() if name != "task"}))
     with pytest.raises(ValueError, match="started from Python.*--sets, --reward"):
         plan(["a", "b"])
-    options = plan(["a", "b"], sets=["mine.jsonl"], reward="mine.py:is_right").options
+    options = plan(["a", "b"], sets=["mine.jsonl"], reward="mine.py:is_right")[0]
     assert options["reward"] == "mine.py:is_right" and options["changes"]["temperature"] == 0.9
     assert options["prompt_style"] == "boxed" and options["protocols"] == ["custom"]
 
@@ -157,7 +156,7 @@ def test_runs_that_were_trained_differently(here, flag):
     with pytest.raises(ValueError, match=f"'a' and 'b' were trained differently: .* give for both {flag} "):
         plan(["a", "b"])
     if flag == "--temperature":
-        assert plan(["a", "b"], changes={"temperature": 0.7}).options["changes"]["temperature"] == 0.7
+        assert plan(["a", "b"], changes={"temperature": 0.7})[0]["changes"]["temperature"] == 0.7
 
 
 def train_on_every_row():
@@ -168,7 +167,7 @@ def train_on_every_row():
 REFUSED = {
     "other data": (lambda: Path("mine.jsonl").open("a").write('{"q": "1+1", "digit": "2"}\n'), "not the data"),
     "no checkpoint": (lambda: shutil.rmtree("a/checkpoint-2"), "no checkpoint that says how far .*give --sets"),
-    "rewards": (lambda: change("a", "task", reward=["demo", "accuracy"]), r"2 rewards .*\(demo, accuracy\).*--reward"),
+    "rewards": (lambda: change("a", "task", reward=["demo", "accuracy"]), "2 rewards .*--reward"),
     "damage": (lambda: change("a", "task", reward=3), "credit_run.json in 'a' is damaged"),
     "every row": (train_on_every_row, "there are no rows of mine.jsonl that no run trained on: give --sets"),
 }

@@ -8,7 +8,7 @@ from trl_credit.lab.evaluation import rescore
 from trl_credit.lab.evaluation.problems import ProblemOptions, load_problems
 from trl_credit.lab.evaluation.runner import sample_lines
 from trl_credit.lab.evaluation.sample_store import SampleFile
-from trl_credit.lab.evaluation.score_report import add_rows, read_rows, score_markdown
+from trl_credit.lab.evaluation.score_report import score_markdown
 from trl_credit.lab.evaluation.scores import score_row
 
 
@@ -55,13 +55,3 @@ def test_intervals_revisions_and_strict_columns():
     row = score_row(header, [{**right, "samples": [{**sample, "correct_strict": False}]}])
     assert [row[part]["pass@1"]["value"] for part in ("metrics", "metrics_strict")] == [1.0, 0.0]
     assert "| s pass@1 " in score_markdown([row]) and "| s pass@1 strict " in score_markdown([row])
-
-
-def test_rows_of_several_calls_are_one_table(tmp_path):
-    line = {"reference": {}, "samples": [{"answer": "1", "correct": True, "length": 3, "truncated": False}]}
-    rows = [score_row({**HEADER, "model": model, "protocol": p}, [line]) for model in "ab" for p in ("x", "y")]
-    add_rows(tmp_path, rows[:3])
-    add_rows(tmp_path, [{**rows[0], "problems": 7}, rows[3]])  # the first one again
-    assert read_rows(tmp_path) == [{**rows[0], "problems": 7}, *rows[1:]]
-    lines = (tmp_path / "evaluation.md").read_text().splitlines()
-    assert "s pass@1 (x)" in lines[2] and "s pass@1 (y)" in lines[2] and lines[2].count("|") == 4

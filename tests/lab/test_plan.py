@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 from passes_helpers import with_slow
-from peft import LoraConfig, get_peft_model
 from segment_helpers import steps_of
 from tiny_models import QWEN3
 from torch.utils.flop_counter import FlopCounterMode
@@ -55,16 +54,6 @@ def test_parameters_of_a_configuration_and_operations_of_a_pass(family):
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         scored(model)
     assert counter.get_total_flops() == cost_of(config).forward(rows_pass(3, length=40, scored=39))
-
-
-def test_parameters_of_the_embedded_model_and_of_adapters():
-    model = AutoModelForCausalLM.from_pretrained(demo_model_path())
-    shape = read_shape(demo_model_path())
-    assert shape.trained == shape.parameters == sum(p.numel() for p in model.parameters())  # tied ones once
-    adapter = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-    adapted, shape = get_peft_model(model, adapter), read_shape(demo_model_path(), adapter=adapter)
-    assert shape.trained == sum(p.numel() for p in adapted.parameters() if p.requires_grad)
-    assert shape.parameters == sum(p.numel() for p in adapted.parameters()) and shape.is_adapted
 
 
 def test_memory_of_weights_gradients_and_optimizer_is_that_of_the_tensors():
@@ -194,16 +183,6 @@ def test_shared_starts_and_places():
     assert formulas.tree_size([2, 2], segment=5, length=3)[:2] == (2, 6)  # ended in the first segment
 
 
-def test_no_limit_of_a_response_is_the_rest_of_the_context(make_trainer):
-    trainer = make_trainer("grpo")
-    shape, plans = shape_of(trainer.model.config), []
-    for most in (shape.context, None):
-        trainer.args.max_completion_length = most
-        plans.append(make_plan(trainer.args, shape, PLAIN, Assumed()))
-    assert shape.context == 1024 and plans[0].memory == plans[1].memory
-    assert "max_completion_length=None: the rest of a context of 1,024 tokens" in plans[1].notes
-
-
 # The command
 
 
@@ -235,12 +214,9 @@ def test_rows_weights_and_vllm_on_several_gpus(plan_said):
 def test_gpus_of_the_command_line_and_of_a_configuration_come_first(plan_said):
     recipe = ["--config", "s_trace/qwen3_4b_s_trace"]
     text = plan_said(*recipe)[1]
-    assert "\n2 GPUs: a copy on each" in text and "2 GPUs, as the recipe says (--num_processes)" in text
-    assert "S-trace on Qwen3-4B\n4.02 billion parameters" in text
-    assert "  sizes of Qwen/Qwen3-4B from the package's table" in text
+    assert "S-trace on Qwen3-4B\n4.02 billion parameters" in text and "\n2 GPUs: a copy on each" in text
     for words, gpus in ((["--num_processes", 1], "1 GPU"), (["--accelerate_config", "zero2"], "8 GPUs")):
-        text = plan_said(*recipe, *words)[1]
-        assert f"\n{gpus}: " in text and "as the recipe says" not in text
+        assert f"\n{gpus}: " in plan_said(*recipe, *words)[1]
 
 
 # Sizes without a configuration

@@ -139,9 +139,9 @@ def _run(args: Namespace) -> None:
     options |= {"protocols": args.protocol, "progress": not args.quiet}
     options["engine_kwargs"] = {name: value for name in _ENGINE if (value := getattr(args, name)) is not None}
     if sampled and args.protocol is None:
-        plan = plan_as_trained(sampled, trust_run=args.trust_run, **task)
-        print(f"problems  {plan.problems}\nsampling  {plan.sampling}")
-        options |= plan.options
+        as_trained, description = plan_as_trained(sampled, trust_run=args.trust_run, **task)
+        print(description)
+        options |= as_trained
     options["prompt_style"] = options["prompt_style"] or "boxed"
     if compares:
         compare_models(models, output_dir=folder, metrics=args.metrics, **options)

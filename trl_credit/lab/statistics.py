@@ -24,10 +24,13 @@ class Interval(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """Mean of second minus first score over problems, its interval, the p-value, and the number of problems by sign."""
+    """Mean of second minus first score over problems, its interval with its kind, the p-value, and the number of
+    problems by sign."""
 
-    value: float
-    interval: Interval
+    difference: float
+    low: float
+    high: float
+    interval: str
     p: float
     better: int
     worse: int
@@ -154,7 +157,7 @@ def paired_difference(first: Sequence[float], second: Sequence[float], *, seed: 
     differences = np.round(np.subtract(second, first), _DIGITS)
     return Difference(
         float(differences.mean()),
-        difference_interval(differences, seed=seed),
+        *difference_interval(differences, seed=seed),
         sign_flip_p(differences, seed=seed),
         int((differences > 0).sum()),
         int((differences < 0).sum()),

@@ -186,7 +186,7 @@ def _difference_row(first: SampleFile, second: SampleFile, lines: Sequence[tuple
     difference, samples = paired_difference(*scores), None
     if metric == "pass@1" or split_metric(metric)[0] == "avg":
         verdicts = [[[s["correct"] for s in line["samples"]] for line in of_model] for of_model in of_models]
-        samples = needed_samples(difference.value, *verdicts)
+        samples = needed_samples(difference.difference, *verdicts)
     return {
         "set": second.header["set"],
         "protocol": second.protocol,
@@ -194,12 +194,7 @@ def _difference_row(first: SampleFile, second: SampleFile, lines: Sequence[tuple
         "problems": len(lines),
         "samples": [first.header["samples"], second.header["samples"]],
         "values": [sum(of_model) / len(lines) for of_model in scores],
-        "difference": difference.value,
-        **dict(zip(("low", "high", "interval"), difference.interval, strict=True)),
-        "p": difference.p,
-        "better": difference.better,
-        "worse": difference.worse,
-        "same": difference.same,
+        **difference._asdict(),
         "needed_problems": needed_problems(np.subtract(scores[1], scores[0])),
         "needed_samples": None if samples == float("inf") else samples,
         "samples_suffice": samples and samples < float("inf"),

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from datasets import Dataset
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -92,7 +92,8 @@ def read_training(model: str) -> Run | None:
         rewards = [name for name, weight in pairs if weight and name not in _OF_FORM]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"credit_run.json in {model!r} is damaged ({error!r}): give a --protocol") from error
-    return Run(model, record, replace(data, dataset_name=_short(data.dataset_name)), tuple(map(_short, rewards)))
+    data = replace(data, dataset_name=str(short_path(data.dataset_name)))
+    return Run(model, record, data, tuple(str(short_path(name)) for name in rewards))
 
 
 def check_trusted(folder: str | Path, rewards: Sequence[str], *, command: Sequence[str], trust_run: bool) -> None:
@@ -107,19 +108,6 @@ def check_trusted(folder: str | Path, rewards: Sequence[str], *, command: Sequen
         raise ValueError(f"{what}: if you trust it, `{fix}`, or name a function yourself with --reward")
 
 
-def _short(path: str) -> str:
-    """A file relative to the working folder if it lies there; another name as it is."""
-    return str(short_path(path)) if Path(path).is_absolute() else path
-
-
-class AsTrained(NamedTuple):
-    """Keyword arguments of `evaluate`, and what they mean in words."""
-
-    options: dict[str, Any]
-    problems: str
-    sampling: str
-
-
 def plan_as_trained(
     models: Sequence[str],
     *,
@@ -131,8 +119,9 @@ def plan_as_trained(
     max_problems: int | None = None,
     trust_remote_code: bool = False,
     trust_run: bool = False,
-) -> AsTrained:
-    """How to evaluate runs as they were trained. Models beside them that are no runs are evaluated in the same way.
+) -> tuple[dict[str, Any], str]:
+    """Keyword arguments of `evaluate` that evaluate runs as they were trained, and two lines that say what they mean.
+    Models beside the runs that are no runs are evaluated in the same way.
 
     Arguments as for `evaluate`; those that are given replace what the runs say. With `trust_run`, a reward function
     that a run names is imported. Without `sets` the problems are the test split of the runs' set or rows of it that
@@ -177,12 +166,13 @@ def plan_as_trained(
     options |= {"changes": decoding, "prompt_style": style, "reward": None if judge == usual else judge}
     options["protocols"] = ["custom" if flags & DECODING.keys() or style != trained_style else AS_TRAINED]
     options["chat_template_kwargs"] = run.identity.get("chat_template_kwargs")
-    sampling = (
-        f"{decoding['samples']} responses to each, at most {decoding['max_new_tokens']:,} tokens, temperature "
-        f"{decoding['temperature']:g}, prompt style {style if style.isidentifier() else repr(style)}; "
+    description = (
+        f"problems  {problems}\n"
+        f"sampling  {decoding['samples']} responses to each, at most {decoding['max_new_tokens']:,} tokens, "
+        f"temperature {decoding['temperature']:g}, prompt style {style if style.isidentifier() else repr(style)}; "
         f"judged by {judge or usual}"
     )
-    return AsTrained(options, problems, sampling)
+    return options, description
 
 
 def _decoding(run: Run, changes: dict[str, Any]) -> dict[str, Any]:
