@@ -55,7 +55,7 @@ def transformed(rows):
         ([[USER]] * 20 + [[]], CHAT, "row 20"),
         ([[{"from": "human", "value": "1"}]] * 16, CHAT, "`role` and `content`"),
         ([[USER, {"role": "user", "content": None}]] * 16, CHAT, "without content"),
-        ([[USER]] * 40 + [[SYSTEM, USER]], STRICT, "row 40: .*system, user"),
+        ([[USER]] * 40 + [[SYSTEM, USER]], STRICT, "row 40"),
         ([[SYSTEM, USER]] * 16, DEAF, "message 0 .*'system'"),
         ([[PARTS]] * 16, JOINED, "each content as text"),
         ([[USER]] * 16, None, "chat_template"),
@@ -98,10 +98,10 @@ def test_no_column_of_prompts_and_no_column_for_a_reward(make):
 
     with pytest.raises(ValueError, match=r"only 'question', 'answer': .*rename_column\('question', 'prompt'\)"):
         make(["1="] * 16, kind=renamed)
-    with pytest.raises(ValueError, match="'reward' asks for 'answer'.*remove_unused_columns"):
+    with pytest.raises(ValueError, match="'reward'.*'answer', and train_dataset with remove_unused_columns=True"):
         make(["1="] * 16, reward_funcs=reward, remove_unused_columns=True)
     for kind in (stream, transformed):
-        with pytest.raises(ValueError, match="'reward' asks for 'answer', and train_dataset has only 'other'"):
+        with pytest.raises(ValueError, match="'reward'.*'answer', and train_dataset has only 'other'"):
             make(["1="], reward_funcs=reward, kind=lambda _, kind=kind: kind([{"prompt": "1=", "other": 1}] * 16))
 
 
