@@ -101,7 +101,7 @@ def test_no_column_of_prompts_and_no_column_for_a_reward(make):
     with pytest.raises(ValueError, match="'reward'.*'answer', and train_dataset with remove_unused_columns=True"):
         make(["1="] * 16, reward_funcs=reward, remove_unused_columns=True)
     for kind in (stream, transformed):
-        with pytest.raises(ValueError, match="'reward'.*'answer', and train_dataset has only 'other'"):
+        with pytest.raises(ValueError, match="'reward'.*'answer', and train_dataset has"):
             make(["1="], reward_funcs=reward, kind=lambda _, kind=kind: kind([{"prompt": "1=", "other": 1}] * 16))
 
 

@@ -70,7 +70,7 @@ def test_a_run_whose_recipe_does_not_name_its_data_is_refused(finished, command_
     record.unlink()
     refused("its recipe.yaml names no data (a run from Python?)")
     (finished / "recipe.yaml").unlink()
-    refused("no recipe.yaml that names data and reward")
+    refused("names no data")
     assert not (finished / "explain.html").exists()
 
 

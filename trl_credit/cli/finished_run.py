@@ -1,6 +1,5 @@
 """What the folder of a finished run names: its data, its rewards, and how responses are sampled."""
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -10,7 +9,6 @@ from datasets import Dataset
 
 from ..config import CreditConfig
 from ..data import DataArguments
-from ..hub.recipe import to_yaml
 from ..lab.evaluation.runs import check_trusted, read_training
 from ..lab.explain.sampling import SAMPLING
 from ..settings.arguments import DEMO, parse_arguments
@@ -53,18 +51,12 @@ def finished_run(folder: Path, *, reward: str | None = None, trust_run: bool = F
             raise ValueError(f"{what} its {RECIPE} names no data (a run from Python?): {fix}")
         model = DEMO if is_demo else str(folder)
     kept = {name: value for name, value in settings.items() if name in names and value is not None}
-    kept |= {"algo": "grpo", "model_name_or_path": model}
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch, RECIPE)
-        path.write_text(to_yaml(kept), encoding="utf-8")
-        try:
-            choices = parse_arguments(["--config", str(path)])
-            choices.script.reward = [reward] if reward else choices.script.reward
-            trust_run = trust_run or reward is not None
-            command = ["explain", str(folder)]
-            check_trusted(folder, choices.script.reward or (), command=command, trust_run=trust_run)
-            rewards = make_rewards(choices)
-            return FinishedRun(choices.args, make_data(choices, rewards), rewards)
-        except ValueError as error:
-            reason = one_line(error).replace(str(path), str(recipe))
-            raise ValueError(f"{what} what the run names cannot be used: {reason}") from error
+    kept |= {"algo": "grpo", "model_name_or_path": model} | ({"reward": [reward]} if reward else {})
+    try:
+        choices = parse_arguments([], settings=kept)
+        is_trusted = trust_run or reward is not None
+        check_trusted(folder, choices.script.reward or (), command=["explain", str(folder)], trust_run=is_trusted)
+        rewards = make_rewards(choices)
+        return FinishedRun(choices.args, make_data(choices, rewards), rewards)
+    except ValueError as error:
+        raise ValueError(f"{what} what the run names cannot be used: {one_line(error)}") from error
