@@ -55,8 +55,7 @@ def transformed(rows):
         ([[USER]] * 20 + [[]], CHAT, "row 20"),
         ([[{"from": "human", "value": "1"}]] * 16, CHAT, "`role` and `content`"),
         ([[USER, {"role": "user", "content": None}]] * 16, CHAT, "without content"),
-        ([[USER]] * 40 + [[USER, GOLD]], CHAT, "row 40"),
-        ([[USER]] * 40 + [[SYSTEM, USER]], STRICT, "row 40: .*no such role"),
+        ([[USER]] * 40 + [[SYSTEM, USER]], STRICT, "row 40"),
         ([[SYSTEM, USER]] * 16, DEAF, "message 0 .*'system'"),
         ([[PARTS]] * 16, JOINED, "each content as text"),
         ([[USER]] * 16, None, "chat_template"),
@@ -99,13 +98,11 @@ def test_no_column_of_prompts_and_no_column_for_a_reward(make):
 
     with pytest.raises(ValueError, match=r"only 'question', 'answer': .*rename_column\('question', 'prompt'\)"):
         make(["1="] * 16, kind=renamed)
-    with pytest.raises(ValueError, match="'reward' .*'answer', and train_dataset with remove_unused_columns=True"):
+    with pytest.raises(ValueError, match="'reward'.*'answer', and train_dataset with remove_unused_columns=True"):
         make(["1="] * 16, reward_funcs=reward, remove_unused_columns=True)
     for kind in (stream, transformed):
-        with pytest.raises(ValueError, match=r"'reward' .*'answer', and train_dataset has \['other'\]"):
-            make(
-                ["1="] * 16, reward_funcs=reward, kind=lambda rows, kind=kind: kind([{"prompt": "1=", "other": 1}] * 16)
-            )
+        with pytest.raises(ValueError, match="'reward'.*'answer', and train_dataset has"):
+            make(["1="], reward_funcs=reward, kind=lambda _, kind=kind: kind([{"prompt": "1=", "other": 1}] * 16))
 
 
 @refused

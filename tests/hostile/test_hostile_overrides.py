@@ -70,14 +70,3 @@ def test_rewards_of_another_shape_are_refused(shape, make_trainer):
 
     with pytest.raises(RewardError, match=r"^Flat\._calculate_rewards returned .*, not \(8, 1\): \(resp"):
         make_trainer((CreditConfig, Flat)).train()
-
-
-@pytest.mark.hostile("settings", "refused")
-def test_a_metric_of_no_set_is_refused_before_the_run(make_trainer):
-    metric = "eval_reward"
-    rows = make_trainer().train_dataset.select([1, 2])
-    kwargs = {"trainer_kwargs": {"eval_dataset": {"ones": rows, "the_others/x": rows}}, "eval_strategy": "epoch"}
-    trainer = make_trainer("base", metric_for_best_model=metric, **kwargs)
-    with pytest.raises(ValueError, match=rf"^metric_for_best_model='{metric}' .*ones, the_others/x.*eval_ones_reward"):
-        trainer.train()
-    assert trainer.state.global_step == 0

@@ -36,8 +36,8 @@ def main(argv: list[str]) -> int:
         raise ValueError(f"there is no example {args.name!r}{choose(args.name, scripts)}")
     script, target = scripts[args.name], args.folder or Path(args.name)
     files = sorted(path for path in script.parent.iterdir() if path.is_file())
-    if there := [target / file.name for file in files if (target / file.name).exists()]:
-        raise ValueError(f"{str(there[0])!r} is there already: name another folder")
+    if existing := [target / file.name for file in files if (target / file.name).exists()]:
+        raise ValueError(f"{str(existing[0])!r} is there already: name another folder")
     for file in files:
         write_atomically(target / file.name, file.read_bytes())
     print(f"{target}/ has {', '.join(file.name for file in files)}. Next:\n")

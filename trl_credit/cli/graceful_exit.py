@@ -84,12 +84,11 @@ class GracefulExit(TrainerCallback):
         if disk_full(error):
             left, command = self._left()
             fail(f"disk full in {str(short_path(self.folder))!r}: {left}; make room, and {command}", code=1)
-        not_started, frames = self.trainer.results.begun_at is None, extract_tb(error.__traceback__)
         # raised by this package on purpose, and not because of another error
-        ours = error.__cause__ is None and bool(frames) and Path(frames[-1].filename).is_relative_to(PACKAGE)
-        refused = ours and isinstance(error, (ValueError, TimeoutError, FloatingPointError))
+        is_ours = error.__cause__ is None and Path(extract_tb(error.__traceback__)[-1].filename).is_relative_to(PACKAGE)
+        refused = is_ours and isinstance(error, (ValueError, TimeoutError, FloatingPointError))
         # transformers checks the optimizer and the schedule only when training starts
-        early = not_started and isinstance(error, (ValueError, OSError, TypeError))
+        early = self.trainer.results.begun_at is None and isinstance(error, (ValueError, OSError, TypeError))
         if refused or early or isinstance(error, (LimitPassed, FunctionRaised, ImportError)):
             fail(with_source(error, self.argv), code=1 if self.trainer.results.steps_done else 2)
 

@@ -49,7 +49,7 @@ def text_of(topic: str) -> str:
     """A page as Markdown, whose links to other pages say how to read them, and which has no pictures."""
     known = pages()
     text = known[topic].read_text(encoding="utf-8")
-    text = re.sub(r"!\[([^\]]*)\]\([^)]+\)", r"(Picture: \1.)", text)
+    text = re.sub(r"!\[([^\]]*)\]\([^)]+\)", "", text)
     page = rf"\[([^\]]*)\]\((?:\.\./|algorithms/)?({'|'.join(known)})\.md[^)]*\)"
     text = re.sub(page, r"\1 (`trl-credit help \2`)", text)
     return re.sub(r"\[([^\]]*)\]\((?![a-z]+:)[^)\s]+\)", r"\1", text)

@@ -51,12 +51,11 @@ def take_launcher(argv: list[str]) -> tuple[list[str], list[str], list[str]]:
     if is_launched():
         raise ValueError("--accelerate_config starts the processes, and a launcher has started this one: leave out one")
     settings = accelerate_settings(args.accelerate_config) | typed
-    # any free port, so that several jobs can run on one machine; several machines must agree on it
-    is_fixed = settings.get("main_process_port") is not None or str(settings.get("num_machines") or 1) != "1"
-    port = [] if is_fixed else ["--main_process_port", "0"]
-    others = [word for name, value in typed.items() for word in (f"--{name}", value)]
-    flags = ["--config_file", str(accelerate_config(args.accelerate_config)), *others, *port]
-    return flags, ["--accelerate_config", args.accelerate_config, *others], rest
+    words = [word for name, value in typed.items() for word in (f"--{name}", value)]
+    flags = ["--config_file", str(accelerate_config(args.accelerate_config)), *words]
+    if settings.get("main_process_port") is None and str(settings.get("num_machines") or 1) == "1":
+        flags += ["--main_process_port", "0"]  # any free one, so that several jobs can run on one machine
+    return flags, ["--accelerate_config", args.accelerate_config, *words], rest
 
 
 def launch(flags: list[str], typed: list[str], program: tuple[str, ...], argv: list[str]) -> int:

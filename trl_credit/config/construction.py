@@ -7,7 +7,7 @@ from typing import Any, Self
 import trl
 from trl import GRPOConfig
 
-from ..support.errors import collected, raise_together
+from ..support.errors import raise_together
 from ..support.functions import errors_named, is_custom_function, resolve_function
 from ..support.retired import meant_by
 from ..support.startup import quiet_old_names
@@ -33,15 +33,10 @@ class Construction:
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         cls = with_settings_of(kwargs.get("credit", cls.credit), cls, kwargs)
         parameters = inspect.signature(cls.__init__).parameters
-        unknown = [name for name in kwargs if name not in parameters]
-        if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            errors: list[Exception] = []
-            for name in unknown:
-                hint = meant_by(name, list(parameters)[1:]) or f", nor has GRPOConfig of trl {trl.__version__}"
-                errors.append(TypeError(f"{cls.__name__} has no field {name!r}{hint}"))
-            with collected(errors, ValueError, TypeError):  # what else is wrong
-                cls(*args, **{name: value for name, value in kwargs.items() if name in parameters})
-            raise_together(errors)
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            hints = {name: meant_by(name, list(parameters)[1:]) for name in kwargs if name not in parameters}
+            of_trl = f", nor has GRPOConfig of trl {trl.__version__}"
+            raise_together([TypeError(f"{cls.__name__} has no field {x!r}{hints[x] or of_trl}") for x in hints])
         quiet_old_names()  # TRL's constructor uses them
         return super().__new__(cls)
 

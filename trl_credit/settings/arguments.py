@@ -78,9 +78,11 @@ def _read(
     program: dict[str, str],
     flags: Collection[str] = (),
     lacks: Collection[str] = (),
+    settings: Mapping[str, Any] | None = None,
 ) -> _Read:
     typed, config, files, words = read_files(argv)
-    config = {name: value for name, value in config.items() if name not in lacks}
+    files |= dict.fromkeys(settings or (), "the settings")
+    config = {name: value for name, value in (config | dict(settings or {})).items() if name not in lacks}
     words += [f"--{name}={value}" for name, value in typed.items()]
     chosen = {"algo": ScriptArguments.algo} | config | typed
     algo = str(chosen["algo"])
@@ -88,13 +90,13 @@ def _read(
         raise unknown_algorithm(algo, PRESETS, file=None if "algo" in typed else files.get("algo"))
     parser = _parser(chosen, protocols, program, runs_code="credit" in typed or not asks_for_help(words))
     names = [unknown_field(name, files[name], parser.hints) for name in config if name not in {*parser.hints, "env"}]
-    settings, values, rest, unreadable = {}, argparse.Namespace(), [], []
+    read_values, values, rest, unreadable = {}, argparse.Namespace(), [], []
     with collected(unreadable, ValueError):
         set_environment(config.get("env"), where=files.get("env", "a file"))
     for name in config.keys() & parser.hints:
         with collected(unreadable, ValueError):
-            settings[name] = parser.read(name, config[name], file=files[name])
-    parser.set_defaults(**settings)
+            read_values[name] = parser.read(name, config[name], file=files[name])
+    parser.set_defaults(**read_values)
     with collected(unreadable, ValueError):
         values, rest = parser.parse_known_args(words)
     names += unknown_arguments(rest, [*flags, *parser.flags()], lists="--help all")
@@ -104,10 +106,10 @@ def _read(
     if unreadable:  # the values in their places may cause other errors
         raise together([*names, *unreadable])
     if _task(chosen) is not None:
-        segments = {name: value for name, value in DEMO_SEGMENTS.items() if name not in settings}
+        segments = {name: value for name, value in DEMO_SEGMENTS.items() if name not in read_values}
         parser.set_defaults(**active_part(segments, vars(values)))
         values = parser.parse_known_args(words)[0]
-    return _Read(values, [*settings, *typed_fields(words)], config, parser, names)
+    return _Read(values, [*read_values, *typed_fields(words)], config, parser, names)
 
 
 def _parser(chosen: Mapping[str, Any], protocols: Protocols, program: dict[str, str], *, runs_code: bool) -> FlagParser:
@@ -178,6 +180,7 @@ def parse_arguments(
     protocols: Protocols | None = None,
     flags: Collection[str] = (),
     lacks: Collection[str] = (),
+    settings: Mapping[str, Any] | None = None,
     **program: str,
 ) -> Choices:
     """Parses flags over the YAML files of `--config a.yaml b.yaml …`, later files over earlier ones.
@@ -196,6 +199,8 @@ def parse_arguments(
             Flags that the caller has taken out of `argv`, for the message about an unknown one.
         lacks (collection of `str`, *optional*):
             Settings of the files that are left out.
+        settings (mapping of `str` to value, *optional*):
+            Further settings as in a file, over those of the files.
         program (`str`):
             `prog` and `epilog` of `--help`.
 
@@ -203,7 +208,7 @@ def parse_arguments(
         ValueError: a file that cannot be read, an unknown algorithm or field, or a value that is refused; the message
             has a line for each, which names the field, and the file that set it.
     """
-    values, _, config, parser, errors = _read(argv, protocols or {}, program, flags, lacks)
+    values, _, config, parser, errors = _read(argv, protocols or {}, program, flags, lacks, settings)
     for name, value in vars(values).items():
         if value == "" and parser.get_default(name) != "":
             errors.append(ValueError(f"--{name} is empty: give it a value, or leave it out"))
