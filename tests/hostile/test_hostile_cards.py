@@ -2,7 +2,6 @@
 
 import html
 import os
-import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from trl_credit.hub.recipe import public_fields, recipe_of, to_yaml
 from trl_credit.lab.evaluation import PROTOCOLS
 from trl_credit.rewards.judging.pool import JudgePool
 from trl_credit.settings.arguments import parse_arguments
-from trl_credit.settings.environment import ALLOWED
 
 
 KIND = "cards and pushes"
@@ -123,13 +121,6 @@ def test_a_recipe_does_not_set_what_is_executed_or_trusted(tmp_path, name):
     with pytest.raises(ValueError, match=rf"`env` in .*a\.yaml .*'{name}'"):
         parse_arguments(["--config", str(tmp_path / "a.yaml")], protocols=PROTOCOLS)
     assert dict(os.environ) == before  # of the others none either
-
-
-def test_the_names_that_a_recipe_may_set_are_documented():
-    page = (DOCS / "hub.md").read_text(encoding="utf-8")
-    listed = page.partition("<!-- env -->")[2].partition("<!-- /env -->")[0]
-    assert set(re.findall(r"`(\w+)`", listed)) == ALLOWED
-    assert not [name for name in ALLOWED if re.match(r"PATH|PYTHON|LD_|HF_TOKEN|.*PROXY|.*PLUGIN|HF_ENDPOINT", name)]
 
 
 @pytest.mark.hostile(KIND, "survived")

@@ -223,12 +223,3 @@ def test_a_full_disk_in_a_script(make_trainer, at):
     message = str(refusal.value)
     kept = "there is no complete checkpoint" if at == 1 else "checkpoint-3; make room"
     assert "disk full in " in message and kept in message and "\n" not in message
-
-
-@pytest.mark.hostile(KIND, "survived")
-def test_partial_files_of_killed_processes_do_not_accumulate(here, command_said):
-    for name in (".credit_run.json.0.partial", "credit_log/.step-00000001.jsonl.0.partial"):
-        Path("run", name).write_text("{")
-    Path("run/.a.partial").mkdir()
-    assert command_said("train", *WORDS, "run", "--max_steps", "2", "--resume_from_checkpoint", "true")[0] == 0
-    assert [str(path) for path in Path("run").rglob("*.partial")] == ["run/.a.partial"]
