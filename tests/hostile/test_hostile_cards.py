@@ -1,6 +1,5 @@
 """Tokens, passwords and folders that must not get into a card or a recipe, and recipes that repeat the run."""
 
-import html
 import os
 from dataclasses import fields
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from trl_credit import ALGORITHMS
-from trl_credit.hub import TrainingData, write_model_card
+from trl_credit.hub import write_model_card
 from trl_credit.hub.public import Public
 from trl_credit.hub.recipe import public_fields, recipe_of, to_yaml
 from trl_credit.lab.evaluation import PROTOCOLS
@@ -57,38 +56,15 @@ def test_only_tokens_and_folders_are_taken_out(record_property, monkeypatch):
 def card(make_trainer, tmp_path):
     """The text of card and recipe of a trainer, with what is given."""
 
-    def make(*, base=None, data=None, choices=(), command=None, table="", **settings):
+    def make(*, base=None, **settings):
         trainer = make_trainer("s_trace", max_steps=1, **settings)
         trainer.save_model()
         if base is not None:
             trainer.model.config._name_or_path = base
-        if table:
-            (tmp_path / "run" / "evaluation").mkdir()
-            (tmp_path / "run" / "evaluation" / "evaluation.md").write_text(table)
-        path = write_model_card(trainer, name="S-trace", data=data, choices=choices, command=command)
+        path = write_model_card(trainer, name="S-trace")
         return path.read_text(), (path.parent / "recipe.yaml").read_text()
 
     return make
-
-
-@pytest.mark.hostile(KIND, "survived")
-def test_a_token_in_the_name_of_a_file_is_not_published(card, tmp_path, record_property):
-    source = tmp_path / f"{TOKEN}.py"
-    source.write_text(f'def mine(config, tokens):\n    """Of {TOKEN}."""\n    raise NotImplementedError\n')
-    texts = card(
-        credit=f"{source}:mine",
-        data=TrainingData(f"/home/alice/{TOKEN}.jsonl", 3, revision=TOKEN, cleaning=f"in ~alice/{TOKEN}/a"),
-        base=f"/home/alice/{TOKEN}",
-        hub_model_id=f"me/{TOKEN}",
-        chat_template_kwargs={"note": f"a {TOKEN} b " * 9, TOKEN: 1},
-        command=["python", f"/home/alice/{TOKEN}/train.py"],
-        table=f"| {TOKEN} |\n|---|\n",
-    )
-    for text in texts:
-        plain = html.unescape(text.replace("\\", ""))
-        assert TOKEN not in plain and "alice" not in plain
-    assert "(removed).jsonl, revision (removed), 3 rows" in texts[0] and "of (removed).py, SHA-256" in texts[0]
-    record_property("tried", 8)
 
 
 @pytest.mark.hostile(KIND, "survived")

@@ -77,16 +77,6 @@ def test_a_run_prints_anywhere(make_trainer, tmp_path, monkeypatch, stream):
     assert (folder / "README.md").is_file() == (stream == "closed pipe")
 
 
-@survived
-def test_the_command_ends_with_its_model_although_nobody_reads(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", closed_pipe())
-        patch.setattr(sys, "stderr", closed_pipe())
-        flags = [*QUICK, "--max_steps", "1", "--save_steps", "1", "--report_to", "none", "--log_completions", "true"]
-        assert cli.main(["train", *flags, "--output_dir", str(tmp_path)]) == 0
-    assert {"model.safetensors", "README.md", "checkpoint-1"} <= set(os.listdir(tmp_path))
-
-
 def test_interrupts_are_no_failures_of_what_is_shown():
     for stop in (KeyboardInterrupt, SystemExit):
         with pytest.raises(stop), safe_console(), shown("this"):
