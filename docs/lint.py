@@ -47,7 +47,7 @@ from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.cli import COMMANDS
 from trl_credit.config import defaults
 from trl_credit.config.knobs import knobs_of
-from trl_credit.hub.papers import EIGHTY_TWENTY, papers_of
+from trl_credit.hub.describe import EIGHTY_TWENTY, papers_of
 from trl_credit.loss.metrics import METRICS
 from trl_credit.presets import PRESETS
 from trl_credit.settings.arguments import parse_arguments

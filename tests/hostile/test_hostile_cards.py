@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
@@ -17,7 +16,6 @@ from trl_credit.settings.arguments import parse_arguments
 
 
 KIND = "cards and pushes"
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYzAbCdEfGh"
 
 
