@@ -61,21 +61,3 @@ def test_hostile_text_stays_text(tmp_path, text):
     write_shard(path, Shard({"step": 1, "algorithm": text}, {}, [row]))
     (response,) = read_shard(path).responses
     assert response["completion"] == response["tokens"][0] == text.encode("utf-8", "replace").decode()
-
-
-OBSTACLES = {
-    "a folder": lambda folder: (folder / "credit_log" / "step-00000001.partial").mkdir(parents=True),
-    "a broken link": lambda folder: (folder / "credit_log").symlink_to(folder / "gone" / "away"),
-}
-
-
-@pytest.mark.hostile("full and odd disks", "survived")
-@pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_what_is_in_the_way_of_the_log_is_not_in_that_of_the_run(make_trainer, tmp_path, caplog, obstacle):
-    (tmp_path / "run").mkdir()
-    OBSTACLES[obstacle](tmp_path / "run")
-    trainer = make_trainer("base", log_credit=1, max_steps=2)
-    trainer.train()
-    assert trainer.state.global_step == 2 and trainer._rollout_log.is_off
-    (line,) = [record.getMessage() for record in caplog.records if "log_credit" in record.getMessage()]
-    assert "credit_log" in line and "\n" not in line

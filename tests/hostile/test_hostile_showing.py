@@ -15,12 +15,11 @@ import torch
 from conftest import count_a, sums
 from script_helpers import QUICK
 from transformers import TrainerCallback
-from transformers.integrations import INTEGRATION_TO_CALLBACK, TensorBoardCallback
+from transformers.integrations import TensorBoardCallback
 
 import trl_credit
 from trl_credit import cli
 from trl_credit.observe.console import ConsoleCallback
-from trl_credit.runs.showing import SHOWN
 from trl_credit.support.shown import reported, safe_console, shown
 
 
@@ -78,16 +77,6 @@ def test_a_run_prints_anywhere(make_trainer, tmp_path, monkeypatch, stream):
     assert (folder / "README.md").is_file() == (stream == "closed pipe")
 
 
-@survived
-def test_the_command_ends_with_its_model_although_nobody_reads(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", closed_pipe())
-        patch.setattr(sys, "stderr", closed_pipe())
-        flags = [*QUICK, "--max_steps", "1", "--save_steps", "1", "--report_to", "none", "--log_completions", "true"]
-        assert cli.main(["train", *flags, "--output_dir", str(tmp_path)]) == 0
-    assert {"model.safetensors", "README.md", "checkpoint-1"} <= set(os.listdir(tmp_path))
-
-
 def test_interrupts_are_no_failures_of_what_is_shown():
     for stop in (KeyboardInterrupt, SystemExit):
         with pytest.raises(stop), safe_console(), shown("this"):
@@ -125,10 +114,6 @@ def test_a_tracker_that_fails(make_trainer, tmp_path, caplog, hooks):
     assert trainer.state.global_step == 2 and (tmp_path / "run" / "checkpoint-2").is_dir()
     reports = [record.message for record in caplog.records if "the server is gone" in record.message]
     assert reports == ["Fails: ConnectionError: the server is gone. The run goes on"]
-
-
-def test_what_counts_as_shown():
-    assert all(issubclass(kind, SHOWN) for kind in (*INTEGRATION_TO_CALLBACK.values(), ConsoleCallback))
 
 
 @pytest.mark.hostile(KIND, "refused")

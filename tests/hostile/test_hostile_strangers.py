@@ -3,10 +3,8 @@ bounds."""
 
 import json
 import os
-import resource
 import shutil
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -188,47 +186,3 @@ def test_what_is_read_is_bounded(here, command_said, command, content):
             os.truncate(path, LARGEST_LINES + 1)
     code, _, error = command_said(*command.split())
     assert code == 2 and (path.name if files else "credit_run.json") in error and len(error.splitlines()) == 1, error
-
-
-# Disks
-
-
-@contextmanager
-def file_limit(size):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.hostile("full and odd disks", "refused")
-@pytest.mark.parametrize("at", [1, "the end"])
-def test_a_full_disk_in_a_script(make_trainer, at):
-    trainer = make_trainer("grpo", max_steps=3, save_strategy="steps", save_steps=1)
-    trainer.results.writes_at_end = False
-    with file_limit(5_000) as fill:
-        original = trainer._save_checkpoint
-
-        def save(*args):
-            if trainer.state.global_step == at:
-                fill()
-            original(*args)
-
-        trainer._save_checkpoint = save
-        with pytest.raises(OSError) as refusal:
-            trainer.train()
-            fill()
-            trainer.save_model()
-    message = str(refusal.value)
-    kept = "there is no complete checkpoint" if at == 1 else "checkpoint-3; make room"
-    assert "disk full in " in message and kept in message and "\n" not in message
-
-
-@pytest.mark.hostile(KIND, "survived")
-def test_partial_files_of_killed_processes_do_not_accumulate(here, command_said):
-    for name in (".credit_run.json.0.partial", "credit_log/.step-00000001.jsonl.0.partial"):
-        Path("run", name).write_text("{")
-    Path("run/.a.partial").mkdir()
-    assert command_said("train", *WORDS, "run", "--max_steps", "2", "--resume_from_checkpoint", "true")[0] == 0
-    assert [str(path) for path in Path("run").rglob("*.partial")] == ["run/.a.partial"]

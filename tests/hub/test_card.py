@@ -13,7 +13,6 @@ from trl import GRPOConfig
 
 from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.cli import training
-from trl_credit.demo import DEMO_SETTINGS
 from trl_credit.hub import TrainingData, publishable, write_model_card
 from trl_credit.hub.card import read_evaluation
 from trl_credit.hub.describe import EIGHTY_TWENTY, papers_of
@@ -179,12 +178,6 @@ def test_every_field_of_trl_that_may_hold_text_is_declared_public_or_left_out():
     texts = {f.name for f in fields(GRPOConfig) if not numbers.fullmatch(str(f.type))}
     assert not [name for name in texts if name not in PUBLIC_TEXT and not left_out.fullmatch(name)]
     assert not [name for name in PUBLIC_TEXT | (TRL_FIELDS - PRIVATE - texts) if left_out.fullmatch(name)]
-
-
-def test_the_recipe_of_the_embedded_model_names_what_differs_from_its_defaults(tmp_path):
-    # 8 is TRL's default but not that of the embedded model
-    args = ALGORITHMS["s_trace"][0](output_dir=str(tmp_path), per_device_train_batch_size=8, report_to="none")
-    assert changed(args, defaults=DEMO_SETTINGS)["per_device_train_batch_size"] == 8
 
 
 def test_the_recipe_of_a_run_from_python_on_a_folder_is_not_taken_for_one_of_the_embedded_model(make_trainer, tmp_path):

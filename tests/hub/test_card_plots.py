@@ -60,21 +60,3 @@ def test_the_band_of_the_reward_stays_in_its_range(finished_run, tmp_path, figur
     heights = figures[-1].axes[0].collections[0].get_paths()[0].vertices[:, 1]
     assert heights.min() == pytest.approx(0.6) and heights.max() == 1.0
     assert plot_rewards([row], tmp_path / "r.png", title="t") == (0.9, 0.9)
-
-
-def test_what_was_logged_is_drawn(tmp_path, figures):
-    logs = [
-        {"step": step, "reward": 1.0, "credit/clip_fraction": 0.1 * step, "credit/skipped_updates": 0.0}
-        | {f"credit/abs_advantage/quarter_{q}": q / step for q in range(1, 5)}
-        | {"credit/new_metric": step, "eval_credit/clip_fraction": 3.0, "credit/trace_mass": float("nan")}
-        for step in range(1, 4)
-    ]
-    drawn = plot_credit(logs, tmp_path / "c.png", title="t")
-    assert drawn == ["clip_fraction", *(f"abs_advantage/quarter_{q}" for q in range(1, 5)), "new_metric"]
-    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
-    axes, *_, unknown = figures[-1].axes
-    assert axes.get_legend() is unknown.get_legend() is None
-    logs[0]["credit/skipped_updates"] = 0.5
-    assert "skipped_updates" in plot_credit(logs, tmp_path / "c.png", title="t")
-    assert plot_credit([{"step": 1, "reward": 1.0}], tmp_path / "none.png", title="t") == []
-    assert not (tmp_path / "none.png").exists()

@@ -5,7 +5,6 @@ from segment_helpers import TREE, steps_of
 
 from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.hub.describe import PARTS, Setting, describe_credit
-from trl_credit.observe.banner import describe_sampling
 
 
 @pytest.fixture
@@ -27,16 +26,6 @@ def shown(args_of):
         return {row.name: row.value for row in rows}, {row.name: row.published for row in rows if row.published}
 
     return make
-
-
-def test_what_is_sampled(args_of):
-    chain = args_of("spo_chain", rollouts_per_state=5)
-    assert describe_sampling(chain) == "8 responses per prompt, with 5 rollouts from the start of a segment"
-    tree = args_of("spo_tree", tree_branching=[4, 4, 4], tree_rows="nodes", gradient_accumulation_steps=2)
-    assert describe_sampling(tree) == (
-        "a tree of 4-4-4 per prompt (at most 64 leaves and 84 nodes); of 2 prompts in a generation batch at most 16 "
-        "rows of a node each are trained on"
-    )
 
 
 @pytest.mark.parametrize("form", ["nodes", "paths"])
@@ -81,9 +70,3 @@ def test_settings_that_act_are_shown_with_the_presets_value(shown, algo, setting
     default, nothing = shown(algo)
     assert set(published) == set(settings) and nothing == {}
     assert all(published[name] == default[name] for name in set(settings) & set(default))
-
-
-def test_what_is_not_about_credit_is_not_shown(shown):
-    settings = {"max_steps": 7, "nonfinite_patience": 1, "length_sort": "off", "allow_changed": ["seed"]}
-    values, published = shown("s_trace", **settings)
-    assert published == {} and not set(settings) & set(values) and "credit" not in values

@@ -52,12 +52,6 @@ def test_what_is_pushed_and_what_stays(hub, folder):
     assert push_to(hub, folder, private=True) == url and len(repo.commits) == 1  # nothing is new
 
 
-def test_a_name_alone_and_a_branch(hub, folder):
-    push_to(hub, folder, "x", revision="step-2")
-    repo = hub.repos["me/x"]
-    assert not repo.private and repo.branches["main"] == {} and "model.safetensors" in repo.branches["step-2"]
-
-
 @pytest.mark.parametrize("how", [403, 503, "drop", "lost", pytest.param("hang", marks=pytest.mark.slow)])
 def test_a_push_that_fails_at_any_request_loses_nothing(hub, folder, monkeypatch, how):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client waits between its tries
@@ -90,13 +84,6 @@ def test_a_public_repository_is_refused_if_private_was_asked_for(hub, folder):
         push_to(hub, folder, private=True)
     assert hub.repos["me/x"].branches["main"] == {}
     push_to(hub, folder)
-
-
-def test_a_file_with_the_token_is_refused(hub, folder):
-    (folder / "recipe.yaml").write_text(f"hub_token: {hub.token}")
-    with pytest.raises(ValueError, match=r"recipe\.yaml holds your access token"):
-        push_to(hub, folder)
-    assert hub.requests == []
 
 
 def test_a_push_replaces_the_weights_of_an_earlier_one(hub, folder, tmp_path):

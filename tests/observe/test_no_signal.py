@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 from segment_helpers import CHAIN, TREE
-from transformers import PrinterCallback, ProgressCallback
 from transformers.trainer_callback import TrainerControl, TrainerState
 
 from trl_credit import Credit
@@ -40,13 +39,14 @@ SILENT = {
 
 
 @pytest.mark.parametrize("name", [*SILENT, "no end"])
-def test_a_run_warns_once_and_at_its_end(make_trainer, caplog, name):
+def test_a_run_warns_once_and_at_its_end(make_trainer, caplog, capsys, name):
     make_trainer(**SILENT.get(name, {"generation_kwargs": NO_END}), max_steps=7).train()
     now, at_the_end = warnings_in(caplog)
     what = "no response ended" if name == "no end" else "nothing to learn from"
     assert f"{what} in the last 5 generation batches" in now and "max_completion_length=8" in now
     assert f"{what} in 7 of the 7 generation batches" in at_the_end
     assert ("still trains on beta=0.1" in now) == (name == "with KL")
+    assert capsys.readouterr().out.count(f"warning: {now.removeprefix('[RANK 0] ')}\n") == 1
 
 
 @pytest.mark.slow
@@ -78,17 +78,6 @@ def test_a_short_run_that_learned_nothing_says_so(make_trainer, caplog):
     (said,) = warnings_in(caplog)
     assert "exactly 0 in 3 of the 3 updates" in said and "check_credit on credit='<lambda>@" in said
     assert [row["credit/zero_gradients"] for row in trainer.state.log_history[:-1]] == [1.0] * 3
-
-
-def test_the_console_shows_each_warning_once(make_trainer, capfd):
-    trainer = make_trainer(reward_funcs=constant, max_steps=7, logging_steps=3, disable_tqdm=False)
-    for callback in (PrinterCallback, ProgressCallback):
-        trainer.remove_callback(callback)
-    trainer.add_callback(ConsoleCallback)
-    trainer.train()
-    shown = "".join(capfd.readouterr())
-    assert shown.count("nothing to learn from in the last 5") == shown.count("nothing to learn from in 7 of the 7") == 1
-    assert "warning: nothing to learn" in shown
 
 
 def test_the_line_leaves_out_zeros(capsys):

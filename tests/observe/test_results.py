@@ -127,8 +127,3 @@ def test_every_argument_of_trl_is_named():
         assert shared == [name for name in theirs if name in ours] and set(theirs) <= set(ours)
         for name in shared[2:]:  # `model` and what has a default of its own
             assert ours[name].default == theirs[name].default or name == "args"
-
-
-def test_a_misspelt_argument_is_refused(make_trainer):
-    with pytest.raises(TypeError, match="train_datasett"):
-        make_trainer("s_trace", trainer_kwargs={"train_datasett": []})

@@ -105,15 +105,6 @@ def test_an_unclipped_token_on_policy_shows_its_advantage(trained, loss_type):
     assert any(row["reward"] and any(row["credit"]) for _, row in found)
 
 
-def check_masked(trained, **settings):
-    """Checks the closed form of a run whose loss leaves tokens out, and returns its responses."""
-    trainer, found = logged(trained, "base", **settings)
-    check_closed_form(trainer.args, found)
-    kept = [m for _, row in found for m in row["policy_mask"]]
-    assert 0 < sum(kept) < len(kept)
-    return found
-
-
 def test_kl_credit_is_the_slope_of_the_kl_term(trained):
     _, found = logged(trained, "grpo_lambda", beta=0.5, **OFF_POLICY)
     for _, row in found:
@@ -122,7 +113,10 @@ def test_kl_credit_is_the_slope_of_the_kl_term(trained):
 
 
 def test_tokens_that_the_entropy_quantile_leaves_out(trained):
-    check_masked(trained, top_entropy_quantile=0.5, entropy_coef=0.1, max_steps=1)
+    trainer, found = logged(trained, "base", top_entropy_quantile=0.5, entropy_coef=0.1, max_steps=1)
+    check_closed_form(trainer.args, found)
+    kept = [m for _, row in found for m in row["policy_mask"]]
+    assert 0 < sum(kept) < len(kept)
 
 
 def test_policy_iteration_reaches_all_tokens_of_a_segment(trained):
@@ -330,10 +324,3 @@ def test_groups_with_fresh_trees_are_logged_before_replayed_ones():
     made = SimpleNamespace(plan=plan, batch=SimpleNamespace(written_t=torch.zeros(3, 4)))
     origin = origin_of(SimpleNamespace(processes=SimpleNamespace(rank=1, count=2)), made)
     assert origin.places == {0: (2, 0), 1: (0, 0), 2: (3, 0), 3: (0, 1), 4: (1, 0)} and origin.sizes == [2, 1, 1, 1]
-
-
-def test_a_second_run_in_its_folder_leaves_no_log_and_no_page_of_the_first(make_trainer, trained, tmp_path):
-    make_trainer("s_trace", log_credit=1, max_steps=2).train()
-    page = tmp_path / "run" / "credit_log" / "view.html"
-    page.write_text("of the first run")
-    assert list(shards(trained("s_trace", log_credit=2, max_steps=2))) == [2] and not page.exists()

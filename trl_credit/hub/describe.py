@@ -98,14 +98,16 @@ def custom_functions(args: CreditConfig) -> dict[str, str]:
     digest is that of the file as it was loaded, or of the source of a function without file."""
     texts = {}
     for setting, name in args.custom_functions().items():
+        # "f" of "folder/file.py:f", of "package.module.f" and of "f@1a2b3c4d", which was given as an object
+        function = short_name(name).rpartition(":")[2].rpartition(".")[2]
         try:
             source, doc = source_of(name, what=setting), _first_line(args.custom_function(setting))
         except ValueError:
-            texts[setting] = f"{_name(name)}, whose file is gone"
+            texts[setting] = f"{function}, whose file is gone"
             continue
         file = source.file.name if source.file is not None else "no file"
         digest = "no source" if source.digest is None else f"SHA-256 {source.digest}"
-        texts[setting] = f"{_name(name)} of {file}, {digest}" + (f": “{doc}”" if doc else "")
+        texts[setting] = f"{function} of {file}, {digest}" + (f": “{doc}”" if doc else "")
     return texts
 
 
@@ -125,11 +127,6 @@ def function_comments(args: CreditConfig, *, rewards: Collection[str] = ()) -> s
     return "".join(lines)
 
 
-def _name(setting: str) -> str:
-    """ "f" of "folder/file.py:f", of "package.module.f" and of "f@1a2b3c4d", which was given as an object."""
-    return short_name(setting).rpartition(":")[2].rpartition(".")[2]
-
-
 def _first_line(function: Callable) -> str:
     while isinstance(function, functools.partial):
         function = function.func
@@ -143,13 +140,11 @@ def papers_of(args: CreditConfig) -> list[dict[str, str]]:
     The order is: the preset's paper if only its own class uses it, methods that assign credit, the 80/20 mask of TRL,
     losses, and GRPO.
     """
-    own, credit, losses = {}, [], []
-    for preset in PRESETS.values():
-        if preset.uses is None:
-            own[preset.config] = preset.paper
-        elif preset.uses(args):
-            has_knobs = any(f not in fields(CreditConfig) and f.name not in TRL_FIELDS for f in fields(preset.config))
-            (credit if has_knobs else losses).append(preset.paper)
+    own = {preset.config: preset.paper for preset in PRESETS.values() if preset.uses is None}
+    credit, losses = [], []
+    for preset in [preset for preset in PRESETS.values() if preset.uses is not None and preset.uses(args)]:
+        has_knobs = any(f not in fields(CreditConfig) and f.name not in TRL_FIELDS for f in fields(preset.config))
+        (credit if has_knobs else losses).append(preset.paper)
     of_class = [own[base] for base in type(args).__mro__ if base in own]
     of_trl = [EIGHTY_TWENTY] if args.top_entropy_quantile < 1.0 else []
     cited = [*of_class, *credit, *of_trl, *reversed(losses)]  # GRPO is the first loss of the registry

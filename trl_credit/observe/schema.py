@@ -57,8 +57,8 @@ class Shard:
 def steps(run_folder: str | Path) -> list[tuple[int, Path]]:
     """The logged steps of a run with their shards, in order; empty without a log."""
     folder = Path(run_folder) / FOLDER
-    found = ((re.fullmatch(r"step-(\d+)\.jsonl", path.name), path) for path in folder.glob("step-*.jsonl"))
-    return sorted((int(match[1]), path) for match, path in found if match)
+    matches = ((re.fullmatch(r"step-(\d+)\.jsonl", path.name), path) for path in folder.glob("step-*.jsonl"))
+    return sorted((int(match[1]), path) for match, path in matches if match)
 
 
 def shard_path(run_folder: str | Path, step: int) -> Path:
@@ -69,8 +69,8 @@ def shard_path(run_folder: str | Path, step: int) -> Path:
 def remove_after(run_folder: str | Path, step: int) -> None:
     """Removes the shards of steps after `step`, and the half-written files of interrupted runs."""
     folder = inside(run_folder, FOLDER)
-    for found, path in steps(run_folder):
-        if found > step:
+    for logged_step, path in steps(run_folder):
+        if logged_step > step:
             path.unlink(missing_ok=True)
             (path.parent / PAGE).unlink(missing_ok=True)  # it shows the removed steps
     for path in folder.glob("*step-*.partial"):
@@ -115,19 +115,16 @@ def read_shard(path: str | Path) -> Shard:
     """
     shard: Shard | None = None
     check_size(path)
-    with open(path, encoding="utf-8") as file:
-        try:
-            for number, line in enumerate(file, start=1):
-                entry = _entry(line, kinds=("tree", "response") if shard else ("header",), where=f"{path}:{number}")
-                kind = entry.pop("kind")
-                if shard is None:
-                    shard = Shard(entry)
-                elif kind == "tree":
-                    shard.trees[entry["group"]] = entry["nodes"]
-                else:
-                    shard.responses.append(entry)
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path} is not UTF-8: it is damaged or not a rollout log ({error.reason})") from error
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, start=1):
+            entry = _entry(line, kinds=("tree", "response") if shard else ("header",), where=f"{path}:{number}")
+            kind = entry.pop("kind")
+            if shard is None:
+                shard = Shard(entry)
+            elif kind == "tree":
+                shard.trees[entry["group"]] = entry["nodes"]
+            else:
+                shard.responses.append(entry)
     if shard is None:
         raise ValueError(f"{path} is empty: it is not a rollout log")
     return shard
@@ -158,9 +155,9 @@ def _entry(line: str, *, kinds: tuple[str, ...], where: str) -> dict[str, Any]:
     if kind == "header" and written != (ours := f"schema {SCHEMA!r}, version {VERSION}"):
         raise ValueError(f"{where} has {written}, not {ours}: install the trl-credit that wrote it")
     damaged = [name for name, required in _REQUIRED[kind].items() if type(entry.get(name)) is not required]
-    if kind == "tree" and not damaged and not all(_is_node(node, place) for place, node in enumerate(entry["nodes"])):
-        damaged = ["nodes"]
-    if kind == "response" and not damaged:
+    if kind == "tree" and not damaged:
+        damaged = ["nodes"] * (not all(_is_node(node, place) for place, node in enumerate(entry["nodes"])))
+    elif kind == "response" and not damaged:
         count = len(entry["tokens"])
         damaged = [name for name, types in TOKEN_TYPES.items() if not _is_column(entry.get(name), types, count)]
     if damaged:

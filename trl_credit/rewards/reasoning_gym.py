@@ -31,12 +31,10 @@ def reasoning_gym_rows(task: str, *, settings: dict[str, Any], seed: int) -> lis
     settings = {"size": _ROWS, "seed": seed, **settings}
     data, rows = _task(task, json.dumps(settings, sort_keys=True)), []
     for i in range(len(data)):
-        problem, answer = data[i]["question"], data[i]["answer"]
+        answer = None if data[i]["answer"] is None else str(data[i]["answer"])
         entry = json.dumps({"task": task, "settings": settings, "row": i}, sort_keys=True)
         row_id = f"{task}-{settings['seed']}-{i}"
-        rows.append(
-            {"problem": problem, "answer": None if answer is None else str(answer), "id": row_id, "entry": entry}
-        )
+        rows.append({"problem": data[i]["question"], "answer": answer, "id": row_id, "entry": entry})
     return rows
 
 

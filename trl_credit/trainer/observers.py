@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import PrinterCallback
+from transformers import PrinterCallback, TrainerCallback
 from transformers.trainer import DEFAULT_PROGRESS_CALLBACK
 
+from ..config import CreditConfig
 from ..hub.results import ResultsCallback
 from ..observe.console import ConsoleCallback, Sample
 from ..observe.no_signal import NoSignalWarning
-from ..observe.prompt_rates_file import PromptRatesFile
 from ..observe.rollout_log import RolloutLog
-from ..rollouts.prompts import PromptOrder
+from ..rollouts.prompts import PROMPT_RATES_FILE, PromptOrder
 from ..runs.resumable import ResumableTrainer
 from ..support.shown import reported
 
@@ -55,3 +57,22 @@ def note_sample(trainer: ResumableTrainer, rewards: torch.Tensor) -> None:
 
 def _consoles(trainer: ResumableTrainer) -> list[ConsoleCallback]:
     return [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, ConsoleCallback)]
+
+
+class PromptRatesFile(TrainerCallback):
+    """Writes `prompt_rates.jsonl` of a run that draws prompts by number to its folder: when training begins, with every
+    checkpoint, and when training ends.
+
+    Args:
+        order ([`~trl_credit.rollouts.prompt_order.PromptOrder`]):
+            Has the pass rates.
+    """
+
+    def __init__(self, order: PromptOrder) -> None:
+        self._order = order
+
+    def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.is_world_process_zero:
+            self._order.write(Path(args.output_dir) / PROMPT_RATES_FILE)
+
+    on_save = on_train_end = on_train_begin
