@@ -71,7 +71,7 @@ class Responses:
     """
 
     calls_engine_again = False  # whether a batch needs more than one call of an engine
-    stateful: tuple[Any, ...] = ()  # parts whose state checkpoints keep: [`~trl_credit.runs.resumable.Stateful`]
+    stateful: tuple[Any, ...] = ()  # parts whose state checkpoints keep: [`~trl_credit.runs.checkpoints.Stateful`]
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
