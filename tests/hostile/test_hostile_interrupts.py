@@ -21,37 +21,28 @@ from trl_credit.support.errors import check_output_dir, disk_full
 
 
 KIND = "mistakes on the command line"
-SEND = "os.kill(os.getpid(), signal.{})"
 train = load_script("examples/train.py")
 
 
 def reward_file(folder: Path, at: str, *, call: int = 3) -> list[str]:
     """Flags for a reward that does something in one of its calls."""
     (folder / "mine.py").write_text(
-        "import os, resource, signal, time\ncalls = 0\n"
-        "def mine(completions, **kwargs):\n"
-        "    global calls\n    calls += 1\n"
-        f"    if calls == {call}:\n        {at}\n"
-        "    return [float(len(set(c))) for c in completions]\n"
+        f"import os, resource, signal\ncalls = 0\ndef mine(completions, **kwargs):\n    global calls\n    calls += 1\n"
+        f"    if calls == {call}:\n        {at}\n    return [float(len(set(c))) for c in completions]\n"
     )
     return ["--reward", "mine.py:mine", "--output_dir", "out", "--save_steps", "1", "--max_steps", "4", *QUICK]
-
-
-def stopped(argv: list[str], capsys: pytest.CaptureFixture, *, code: int = 130) -> str:
-    """The last line of a run that is interrupted."""
-    with pytest.raises(SystemExit) as stop:
-        train.main(argv)
-    error = capsys.readouterr().err
-    assert stop.value.code == code and "Traceback" not in error and "hf_secret" not in error
-    return error.strip().splitlines()[-1]
 
 
 @pytest.mark.hostile(KIND, "survived")
 @pytest.mark.slow
 def test_an_interrupted_run_says_how_it_goes_on(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    argv = [*reward_file(tmp_path, SEND.format("SIGTERM")), "--hub_token", "hf_secretsecretsecretsecret"]
-    line = stopped(argv, capsys, code=143)
+    argv = reward_file(tmp_path, "os.kill(os.getpid(), signal.SIGTERM)")
+    with pytest.raises(SystemExit) as stop:
+        train.main([*argv, "--hub_token", "hf_secretsecretsecretsecret"])
+    error = capsys.readouterr().err
+    assert stop.value.code == 143 and "Traceback" not in error and "hf_secret" not in error
+    line = error.strip().splitlines()[-1]
     assert line.startswith("interrupted at step 2 of 4 (SIGTERM): the last checkpoint is out/checkpoint-2; plots and")
     folder = tmp_path / "out"
     assert {"README.md", "recipe.yaml", "reward_curve.png", "credit_plot.png"} <= {p.name for p in folder.iterdir()}
@@ -60,14 +51,6 @@ def test_an_interrupted_run_says_how_it_goes_on(tmp_path, monkeypatch, capsys):
     train.main(again[2:])  # without python and the script
     state = json.loads((folder / "checkpoint-4" / "trainer_state.json").read_text())
     assert [row["step"] for row in state["log_history"] if "reward" in row] == [1, 2, 3, 4]
-
-
-@pytest.mark.hostile(KIND, "survived")
-def test_ctrl_c_before_the_first_step(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    line = stopped(reward_file(tmp_path, SEND.format("SIGINT"), call=1), capsys)
-    assert line.startswith("interrupted before the first step (Ctrl-C): nothing was ")
-    assert not (tmp_path / "out" / "README.md").exists()
 
 
 # in pieces: Python does not hear a signal that comes just before a sleep begins until it has ended
@@ -115,13 +98,12 @@ def test_ctrl_c_while_libraries_are_imported():
 
 
 @contextmanager
-def limit_of_files(size=None):
-    """The largest size of a file, beyond which a write fails as on a full disk. Ends with the block, not with the test:
-    pytest may be writing to a file itself."""
+def limit_of_files():
+    """Restores the largest size of a file, beyond which a write fails as on a full disk. Ends with the block, not with
+    the test: pytest may be writing to a file itself."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (before[0] if size is None else size, before[1]))
-        yield
+        yield before
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
@@ -129,7 +111,8 @@ def limit_of_files(size=None):
 @pytest.mark.hostile(KIND, "refused")
 def test_a_full_disk_before_the_start(tmp_path):
     check_output_dir(tmp_path / "run" / "one")
-    with pytest.raises(ValueError, match="^output_dir='.*one' cannot be written to .*: make room"), limit_of_files(100):
+    with pytest.raises(ValueError, match="^output_dir='.*one' cannot be written to"), limit_of_files() as before:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
         check_output_dir(tmp_path / "run" / "one")
     assert not list(tmp_path.iterdir())  # neither try left anything
 
@@ -145,31 +128,17 @@ def test_a_full_disk_in_the_middle_of_a_save(tmp_path, monkeypatch, capsys):
     assert last_checkpoint("out").name == "checkpoint-1"
 
 
-def test_what_says_that_a_disk_is_full():
-    for error in (
-        OSError(28, "No space left on device"),
-        RuntimeError("[enforce fail at inline_container.cc:664] . PytorchStreamWriter failed writing file data/1"),
-        Exception("Error while serializing: I/O error: File too large (os error 27)"),
-    ):
-        assert disk_full(error)
-        later = RuntimeError("the card")
-        later.__context__ = error
-        assert disk_full(later)
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left"),
+        RuntimeError("PytorchStreamWriter failed"),
+        Exception("File too large (os error 27)"),
+    ],
+    ids=["number", "torch", "safetensors"],
+)
+def test_errors_of_a_full_disk(error):
+    later = RuntimeError("the card")
+    later.__context__ = error
+    assert disk_full(error) and disk_full(later)
     assert not disk_full(FileNotFoundError(2, "No such file")) and not disk_full(ValueError("full"))
-
-
-@pytest.mark.slow
-@pytest.mark.hostile(KIND, "survived")
-def test_a_run_that_was_ended_between_its_last_checkpoint_and_its_weights(tmp_path, capsys):
-    """It is at its end, and what its folder holds are the weights of an earlier end."""
-    argv = [*QUICK, "--output_dir", str(tmp_path), "--max_steps", "1", "--save_steps", "1", "--report_to", "none"]
-    train.main(argv)
-    weights = tmp_path / "model.safetensors"
-    right = weights.read_bytes()
-    resumed = [*argv, "--resume_from_checkpoint", "true"]
-    weights.write_bytes(b"old")
-    train.main(resumed)
-    assert weights.read_bytes() == b"old"  # of a run that is at its end nothing is written again
-    os.utime(weights, (0, 0))
-    train.main(resumed)
-    assert weights.read_bytes() == right

@@ -28,15 +28,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_partial_files_have_names_that_nobody_can_plant(tmp_path):
-    names = set()
-    for _ in range(2):
-        with atomic_file(tmp_path / ("x" * 250)) as partial:
-            assert partial.read_bytes() == b"" and partial.parent == tmp_path
-            names.add(partial.name)
-    assert len(names) == 2 and all(name.startswith(".x") and name.endswith(".partial") for name in names)
-
-
 @pytest.mark.parametrize("target", ["there", "gone"])
 def test_nothing_is_written_through_a_link(tmp_path, target):
     (tmp_path / "there").write_text("mine")

@@ -60,7 +60,7 @@ class Responses:
 
     calls_engine_again = False  # whether a batch needs more than one call of an engine
     text_setting: str | None = None  # the field by which it takes text alone
-    stateful: tuple[Any, ...] = ()  # parts whose state checkpoints keep: [`~trl_credit.runs.resumable.Stateful`]
+    stateful: tuple[Any, ...] = ()  # parts whose state checkpoints keep: [`~trl_credit.runs.checkpoints.Stateful`]
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from transformers import TrainingArguments
@@ -17,10 +17,6 @@ from ..support.functions import unique_names
 from ..support.modules import digest_of_module, helper_modules
 from .data_identity import data_identity
 from .model_identity import base_name, model_identity, tokenizer_identity, weights_digest
-
-
-if TYPE_CHECKING:
-    from .resumable import ResumableTrainer
 
 
 _CODE_LENGTH = len("SHA-256 ") + 16
@@ -44,10 +40,9 @@ _REMOVED = {"refill_surplus"}  # settings that records of 0.2.0 have
 _VLLM_THAT_COUNTS = ("vllm_importance_sampling", "vllm_structured_outputs")  # change the loss, or the samples
 
 
-def identity(trainer: "ResumableTrainer") -> dict[str, Any]:
-    """What identifies a run in its checkpoints: name → JSON value. Functions, model and data are digests.
-
-    Makes no collective call.
+def identity(trainer: Any) -> dict[str, Any]:
+    """What identifies the run of a [`~trl_credit.runs.resumable.ResumableTrainer`] in its checkpoints: name → JSON
+    value. Functions, model and data are digests. Makes no collective call.
     """
     args, model = trainer.args, trainer.accelerator.unwrap_model(trainer.model)
     revision = (args.model_init_kwargs or {}).get("revision")
@@ -65,7 +60,7 @@ def identity(trainer: "ResumableTrainer") -> dict[str, Any]:
     }
 
 
-def _micro_batch(trainer: "ResumableTrainer", model: nn.Module) -> dict[str, int]:
+def _micro_batch(trainer: Any, model: nn.Module) -> dict[str, int]:
     """Rows of a micro-batch, where the loss depends on how a batch is cut into them; else empty."""
     terms, rows = micro_batch_terms(trainer, model).values(), trainer.args.per_device_train_batch_size
     compared = {"rows": ("process", rows), "rows_of_all_processes": ("all", rows * trainer.args.world_size)}
@@ -115,7 +110,7 @@ def _settings(args: CreditConfig) -> dict[str, Any]:
     }
 
 
-def functions_of(trainer: "ResumableTrainer") -> dict[str, Any]:
+def functions_of(trainer: Any) -> dict[str, Any]:
     """Digests of the run's functions, and of the modules that they need. Taken before any of them is called."""
     single, environments = _single_functions(trainer), _environments(trainer)
     return {
@@ -128,7 +123,7 @@ def functions_of(trainer: "ResumableTrainer") -> dict[str, Any]:
     }
 
 
-def modules_of(trainer: "ResumableTrainer") -> dict[str, str]:
+def modules_of(trainer: Any) -> dict[str, str]:
     """Digests of the modules that the run's functions need and have loaded so far, by name."""
     rewards = [function for function in trainer.reward_funcs if not isinstance(function, nn.Module)]
     functions = [*_single_functions(trainer).values(), *_environments(trainer).values(), *rewards]
@@ -146,13 +141,13 @@ def modules_now(recorded: dict[str, str], *, loaded: dict[str, str]) -> dict[str
     return recorded | {name: digest for name, digest in now.items() if name in recorded}
 
 
-def _single_functions(trainer: "ResumableTrainer") -> dict[str, Callable]:
+def _single_functions(trainer: Any) -> dict[str, Callable]:
     args, rollout = trainer.args, trainer.arguments["rollout_func"]
     custom = {knob: args.custom_function(knob) for knob in args.custom_functions()}
     return custom if rollout is None else custom | {"rollout_func": rollout}
 
 
-def _environments(trainer: "ResumableTrainer") -> dict[str, Any]:
+def _environments(trainer: Any) -> dict[str, Any]:
     environments = trainer.arguments["environment_factory"]
     return environments if isinstance(environments, dict) else {"": environments} if environments else {}
 
@@ -169,7 +164,7 @@ def _code(digest: str) -> str:
     return f"SHA-256 {digest}"[:_CODE_LENGTH]
 
 
-def _rewards(trainer: "ResumableTrainer") -> dict[str, str]:
+def _rewards(trainer: Any) -> dict[str, str]:
     """Digest of each reward function, or name of its model, with its weight."""
     functions, weights = trainer.reward_funcs, trainer.args.reward_weights
     codes = [base_name(f.config) if isinstance(f, nn.Module) else _digest(f) for f in functions]
@@ -179,7 +174,7 @@ def _rewards(trainer: "ResumableTrainer") -> dict[str, str]:
     return dict(zip(unique_names(trainer.reward_func_names), codes, strict=True))
 
 
-def _reward_models(trainer: "ResumableTrainer") -> dict[str, Any]:
+def _reward_models(trainer: Any) -> dict[str, Any]:
     """Digest of the weights of each reward function that is a model: number and name → digest."""
     pairs = enumerate(zip(trainer.reward_func_names, trainer.reward_funcs, strict=True), 1)
     models = {f"{i} {name}": function for i, (name, function) in pairs if isinstance(function, nn.Module)}

@@ -20,7 +20,8 @@ AXES = {
     "trained": "trained tokens",
     "seconds": "seconds of training",
 }
-_SEED_FIELDS = ("seed", "data_seed", "data")  # fields that differ between the runs of one algorithm
+# fields that differ between the runs of one algorithm; of the modules a second run may have more loaded from the start
+_SEED_FIELDS = ("seed", "data_seed", "data", "modules")
 
 
 @dataclass(frozen=True)
