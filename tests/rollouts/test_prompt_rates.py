@@ -90,11 +90,11 @@ def resumed(order, make, folder):
     """What a resume makes of an order, through the files of a checkpoint."""
     folder.mkdir(exist_ok=True)
     write_state(folder, {"parts": {order.name: order.state_dict(folder)}})
-    found = make()
-    found.draw(2)  # what it knew is replaced
-    found.note([0, 3], [0.0, 1.0])
-    found.load_state_dict(read_state(folder, needed={order.name: order.setting})["parts"]["prompts"], folder)
-    return found
+    resumed_order = make()
+    resumed_order.draw(2)  # what it knew is replaced
+    resumed_order.note([0, 3], [0.0, 1.0])
+    resumed_order.load_state_dict(read_state(folder, needed={order.name: order.setting})["parts"]["prompts"], folder)
+    return resumed_order
 
 
 def step(order, number):
