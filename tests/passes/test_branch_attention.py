@@ -107,32 +107,3 @@ def test_a_mask_for_some_queries_at_a_time_changes_nothing(tiny_model, monkeypat
     for left, right in zip(logits_and_gradient(model, branches), expected, strict=True):
         torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-12)
     assert len({width for width, _ in sizes}) > 1 and all(2 * most * width * 8 <= 2**15 for width, most in sizes)
-
-
-@pytest.mark.parametrize(("width", "length"), [(1, 1), (1, 9), (3, 7), (7, 9), (7, 16), (9, 9)])
-def test_a_mask_is_part_of_one_tensor(width, length):
-    masks, like = CausalMasks(16), torch.zeros(1, 2, 9, 4)
-    for other in (width, 9, 2):
-        masks.mask(other, other + 1, like)
-    mask = masks.mask(width, length, like)
-    expected = torch.ones(width, length).tril(length - width).bool()
-    assert mask.dtype == like.dtype and torch.equal(mask[0, 0] == 0, expected)
-    assert (mask[0, 0][~expected] == -torch.inf).all()
-
-
-@pytest.mark.parametrize("counts", [(2, 2), (3, 1)], ids=["equally many runs", "not"])
-def test_pieces_of_one_call_may_have_other_numbers_of_runs(tiny_model, monkeypatch, counts):
-    def branches() -> Branches:
-        pieces, first = [Piece((), [(0,)]), Piece((), [(1,)])], 2
-        for k, count in enumerate(counts):
-            pieces.append(Piece((k,), [(first + i,) for i in range(count)]))
-            first += count
-        return Branches([5, 5, *[7, 6, 7, 8][: sum(counts)]], pieces)
-
-    model = tiny(tiny_model)
-    assert [len(call.pieces) for call in branches().calls] == [2, 2]
-    found = logits_and_gradient(model, branches())
-    monkeypatch.setattr("trl_credit.passes.branches.MERGED", 0.0)
-    assert len(branches().calls) == 4
-    for left, right in zip(found, logits_and_gradient(model, branches()), strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-12)

@@ -56,15 +56,6 @@ def test_a_rate_above_the_limit_retires_a_row_and_the_limit_itself_does_not():
     assert 1 in {row for _ in range(60) for row in order.draw(2)}
 
 
-def test_without_a_floor_rows_that_were_always_or_never_solved_are_not_drawn_again():
-    order = by_difficulty(6, prompt_floor=0.0)
-    order.note([0, 1, 2], [0.0, 1.0, 0.5])
-    assert {row for _ in range(40) for row in order.draw(3)} == {2, 3, 4, 5}
-    with_floor = by_difficulty(6)
-    with_floor.note([0, 1, 2], [0.0, 1.0, 0.5])
-    assert {row for _ in range(80) for row in with_floor.draw(3)} == set(range(6))
-
-
 def test_too_few_rows_with_weight_are_filled_up_once_said(caplog):
     order = by_difficulty(6, retire_above=0.5)
     order.note(range(5), [0.9, 1.0, 0.8, 0.7, 0.4])
@@ -75,12 +66,6 @@ def test_too_few_rows_with_weight_are_filled_up_once_said(caplog):
     assert all(110 < n < 190 for n in counts), counts  # uniform, whatever their rates: 150 ± 9
     assert len(caplog.records) == 1
     assert set(order.draw(2, besides=[4, 5])) <= {0, 1, 2, 3}
-
-
-def test_a_tiny_weight_is_still_before_none():
-    order = by_difficulty(3, prompt_floor=0.0)
-    order.note([0, 1, 2], [5e-324, 0.0, 0.5])
-    assert all(set(order.draw(2)) == {0, 2} for _ in range(20))
 
 
 def test_draws_depend_on_the_seed_and_on_their_number():
@@ -99,11 +84,6 @@ def test_every_permutation_has_all_rows_and_they_differ():
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert len({tuple(epoch) for epoch in epochs}) == 3
     assert epochs[0] == np.random.default_rng([42, 0]).permutation(10).tolist()
-
-
-def test_unshuffled_rows_come_in_the_order_of_the_data():
-    order = in_turn(5, shuffle_dataset=False)
-    assert [order.draw(2) for _ in range(4)] == [[0, 1], [2, 3], [4, 0], [1, 2]]
 
 
 def test_rows_of_the_batch_are_passed_over():

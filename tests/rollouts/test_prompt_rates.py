@@ -90,11 +90,11 @@ def resumed(order, make, folder):
     """What a resume makes of an order, through the files of a checkpoint."""
     folder.mkdir(exist_ok=True)
     write_state(folder, {"parts": {order.name: order.state_dict(folder)}})
-    found = make()
-    found.draw(2)  # what it knew is replaced
-    found.note([0, 3], [0.0, 1.0])
-    found.load_state_dict(read_state(folder, needed={order.name: order.setting})["parts"]["prompts"], folder)
-    return found
+    resumed_order = make()
+    resumed_order.draw(2)  # what it knew is replaced
+    resumed_order.note([0, 3], [0.0, 1.0])
+    resumed_order.load_state_dict(read_state(folder, needed={order.name: order.setting})["parts"]["prompts"], folder)
+    return resumed_order
 
 
 def step(order, number):
@@ -130,24 +130,14 @@ def test_a_resumed_order_is_the_uninterrupted_one_from_every_point(make, tmp_pat
 
 
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(tmp_path):
-    order = by_difficulty(8)
+    order, other, same = (by_difficulty(8) for _ in range(3))
     order.note(order.draw(3), [0.25, 0.5, 1.0])
     state, file = order.state_dict(tmp_path), tmp_path / PROMPT_RATES_FILE
-    content = file.read_text()
     with pytest.raises(ValueError, match="of 8 rows, and the data set has 9"):
         by_difficulty(9).load_state_dict(state, tmp_path)
-
-    def refuses(words, **changes):
-        other, same = by_difficulty(8), by_difficulty(8)
-        for one in (other, same):
-            one.note([7], [0.75])
+    file.write_text(file.read_text().replace("0.25", "0.35"))
+    for words in ("prompt_rates.jsonl is not what", "prompt_rates.jsonl cannot be read"):
         with pytest.raises(ValueError, match=words):
-            other.load_state_dict(state | changes, tmp_path)
-        assert other.stats() == same.stats() and other.draw(6) == same.draw(6)
-
-    file.write_text(content.replace("0.25", "0.35"))
-    refuses("is not what the checkpoint was written with")
-    file.unlink()
-    refuses("prompt_rates.jsonl cannot be read")
-    file.write_text(content)
-    order.load_state_dict(state, tmp_path)
+            other.load_state_dict(state, tmp_path)
+        file.unlink(missing_ok=True)
+    assert other.stats() == same.stats() and other.draw(6) == same.draw(6)

@@ -42,13 +42,6 @@ def test_draws_are_spread_over_questions():
     assert sum(counts.values()) == 128
 
 
-def test_a_batch_that_takes_everything_keeps_the_order():
-    buffer = ReplayBuffer(life=1, cap=None)
-    buffer.add(rows("a", 3))
-    buffer.add(rows("b", 2))
-    assert list(map(ident, buffer.draw(5))) == list(map(ident, rows("a", 3) + rows("b", 2)))
-
-
 def test_legacy_loses_what_exceeds_the_batch_and_fills_by_repetition():
     buffer = ReplayBuffer(life=8, cap=32, legacy=True)
     for k in range(4):

@@ -16,12 +16,11 @@ from segment_helpers import (
     with_engine,
 )
 from tiny_models import QWEN3
-from transformers import GPT2Config, Qwen3Config
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.credit.selection import probability_mask
-from trl_credit.rollouts.forest import PACKED_MODELS, can_pack
+from trl_credit.rollouts.forest import PACKED_MODELS
 
 
 @pytest.mark.parametrize(("form", "rows"), [("value", 16), ("advantage", 0)])
@@ -69,17 +68,6 @@ def test_packed_passes_give_what_plain_rows_have(make_trainer, tiny_model, kind,
     assert len(found[True]) == len(found[False]) > 10
     for packed, plain in zip(found[True], found[False], strict=True):
         assert packed == pytest.approx(plain, rel=1e-6, abs=2e-6) and max(plain) < 0
-
-
-def test_models_whose_tokens_know_their_column_have_plain_rows():
-    config = GPT2Config(n_layer=1)
-    config._attn_implementation = "sdpa"
-    assert not can_pack(config)
-    config = Qwen3Config(num_hidden_layers=2)
-    config._attn_implementation = "flash_attention_2"
-    assert not can_pack(config)
-    config._attn_implementation = "sdpa"
-    assert can_pack(config)
 
 
 def test_an_engine_leaves_the_new_rows_of_a_mixed_batch_to_compute(make_trainer):

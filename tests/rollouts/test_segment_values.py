@@ -118,18 +118,6 @@ def test_prefixes_of_like_budgets_are_continued_together(make_trainer):
     assert max(len(c.ids) for c in found[4]) == 8
 
 
-def test_a_tree_takes_one_engine_call_per_level(make_trainer):
-    trainer = make_trainer(**{**TREE, "tree_branching": [2, 2, 2], "tree_segment_length": 2}, max_steps=2)
-    calls = engine_calls(trainer)
-    trainer.train()
-    assert len(calls) == 3 * 2
-    assert calls[:3] == [(4, 2), (calls[1][0], 2), (calls[2][0], 4)] and calls[1][0] <= 8 and calls[2][0] <= 16
-    row = steps_of(trainer)[0]
-    assert row["credit/nodes"] == sum(rows for rows, _ in calls[:3])
-    # the cost of the specification's formula: M tokens on the inner levels, what is left on the last
-    assert row["credit/rollout_tokens"] <= calls[0][0] * 2 + calls[1][0] * 2 + calls[2][0] * 4
-
-
 def test_equal_prefixes_share_their_rollouts(make_trainer):
     trainer = make_trainer(**CHAIN, segmentation="fixed_length", segment_length=100, max_completion_length=101)
     trainer.args.max_completion_length = trainer.max_completion_length = 8

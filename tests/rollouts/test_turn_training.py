@@ -1,7 +1,5 @@
 """Weights and means per turn through the real trainer: gradients, the rollout log, the correction for the engine."""
 
-import math
-
 import pytest
 import torch
 from group_helpers import by_prompt, observed
@@ -100,20 +98,6 @@ def test_the_correction_for_the_engine_is_the_mean_over_each_turn(make_trainer, 
     assert seen == {True, False}
     loss = corrected(make_trainer, mode=mode, **knobs)
     assert all(x.isfinite().all() for x in gradients(loss, made).values())
-
-
-def test_a_mean_over_a_segment_by_hand():
-    old = torch.tensor([[-1.0, -2.0, -3.0, -4.0, -9.0]])
-    sampling = torch.tensor([[-1.5, -2.0, math.nan, -3.0, 0.0]])
-    ids = torch.tensor([[0, 0, 1, 1, -1]])
-
-    def ratio(mode, low=None, high=None):
-        given = {"segment_ids": ids, "mode": mode, "low": low, "high": high, "average": True}
-        return segment_ratio(old, sampling, **given)[0].log().tolist()
-
-    assert ratio("token_truncate") == pytest.approx([0.5, 0.0, 0.0, -1.0, 0.0])
-    assert ratio("sequence_truncate") == pytest.approx([0.25, 0.25, -0.5, -0.5, 0.0])
-    assert ratio("sequence_mask", 0.7, 2.0) == pytest.approx([0.25, 0.25, -math.inf, -math.inf, 0.0])
 
 
 @pytest.mark.slow

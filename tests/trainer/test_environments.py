@@ -1,7 +1,5 @@
 """Rewards and states of environments in TRL's own tool loop, driven by scripts."""
 
-import asyncio
-
 import numpy as np
 import pytest
 import torch
@@ -295,28 +293,6 @@ def test_what_an_async_get_reward_adds_too_late_is_not_lost_silently(make_agent)
     trainer = make_agent([ANSWER, ANSWER], environment=Slow, algo=GRPO, returns="to_go")
     with pytest.raises(RewardError, match="changed after it was read.*make get_reward a plain function"):
         batch_of(trainer)
-
-
-class Waits(Counting):
-    async def calc(self, op: str, x: int) -> str:
-        """Counts, and lets others run.
-
-        Args:
-            op: The operation.
-            x: The operand.
-
-        Returns:
-            The value.
-        """
-        await asyncio.sleep(0)
-        return Counting.calc(self, op, x)
-
-
-def test_async_tools(make_agent):
-    trainer = make_agent(
-        [TWO, CALL], [ANSWER, ANSWER], environment=Waits, algo=GRPO, returns="to_go", max_completion_length=90
-    )
-    assert by_turn(batch_of(trainer)) == [[(0, 3.0)], [(0, 1.0)]]
 
 
 def test_several_environments_of_which_some_have_rewards_and_states(make_agent):

@@ -76,29 +76,24 @@ def check_bound(trainer, *, floor=-float("inf"), ends=(1,), atol=1e-6):
     assert largest > 0.1
 
 
-HOW = {
+FORMS = {
     "plain": {"length_sort": "off", "shared_prefix": "off"},
     "trimmed": {"shared_prefix": "off"},
     "packed": {"shared_prefix": "on"},
     "checkpointing": {"gradient_checkpointing": True},
     "lora": {"trainer_kwargs": LORA, "beta": 0.1},
     "whole response": {"num_iterations": 2, "importance": "lambda_trace"},
+    "floor": {"advantage_floor": -0.1},  # after the bound
 }
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_the_bound_is_that_of_the_whole_distribution(make_trainer, how):
-    trainer = build(make_trainer, td_upper_bound=True, **HOW[how])
+@pytest.mark.parametrize("form", FORMS)
+def test_the_bound_is_that_of_the_whole_distribution(make_trainer, form):
+    trainer = build(make_trainer, td_upper_bound=True, **FORMS[form])
     trainer.train()
     packed = [keys.PACKED_LAYOUT in inputs for inputs, *_ in trainer.seen]
-    assert any(packed) == (how == "packed")
-    check_bound(trainer)
-
-
-def test_the_floor_comes_after_the_bound(make_trainer):
-    trainer = build(make_trainer, td_upper_bound=True, advantage_floor=-0.1)
-    trainer.train()
-    check_bound(trainer, floor=-0.1)
+    assert any(packed) == (form == "packed")
+    check_bound(trainer, floor=FORMS[form].get("advantage_floor", -float("inf")))
 
 
 def test_in_float64_with_a_bias_and_two_end_tokens(make_trainer, tiny_model):
@@ -193,13 +188,13 @@ OF_EXPERTS = {
 }
 
 
-@pytest.mark.parametrize("how", OF_EXPERTS)
-def test_the_drift_is_the_share_of_experts_that_differ(make_trainer, moe, how):
+@pytest.mark.parametrize("form", OF_EXPERTS)
+def test_the_drift_is_the_share_of_experts_that_differ(make_trainer, moe, form):
     settings = {"optim": "sgd", "learning_rate": 3.0, "max_steps": 4, "expert_drift": True, "loss_type": "dapo"}
-    trainer = build(make_trainer, moe(), **settings, **OF_EXPERTS[how])
+    trainer = build(make_trainer, moe(), **settings, **OF_EXPERTS[form])
     first, parts = copied(trainer.model), []
     trainer.train()
-    assert any(keys.PACKED_LAYOUT in inputs for inputs, *_ in trainer.seen) == (how == "packed")
+    assert any(keys.PACKED_LAYOUT in inputs for inputs, *_ in trainer.seen) == (form == "packed")
     # every second step begins a batch, whose π_old is the policy before it
     for i, (inputs, loss_pass, tokens, model) in enumerate(trainer.seen):
         old = first if i < 4 else trainer.seen[4][3]

@@ -164,21 +164,6 @@ def test_a_value_per_token_leaves_tools_out(make_trainer):
     assert batch.advantages[1, :4].tolist() == pytest.approx(wanted[1].tolist(), abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("steps", "fault"),
-    [
-        (StepRewards([9], [1.0], unit="token"), "a step that ends after 9 tokens, behind the end,"),
-        (StepRewards([3], [1.0], unit="turn"), "a step that ends after 3 turns, behind the end,"),
-        (StepRewards([0], [1.0], unit="turn"), "a step that ends after 0 "),
-        (StepRewards([99], [1.0]), "a step that ends after 99 characters, behind the end,"),
-    ],
-)
-def test_steps_outside_of_a_response_name_the_function(byte_level, steps, fault):
-    given = {"prompts": ["?"], "completions": ["11"], "completion_ids": [byte_level("11")["input_ids"]]}
-    with pytest.raises(RewardError, match=f"^reward function 'mine' returned {fault}.* for response 0 .*to prompt '"):
-        place_steps([steps], StepLedger(), name="mine", truncated=[False], tokenizer=byte_level, **given)
-
-
 def test_steps_after_a_truncated_response_keep_their_reward(make_trainer):
     """An environment went on after the text was cut: the reward stays, at the last token, and is counted."""
 
@@ -280,15 +265,20 @@ def test_the_content_of_one_message_is_found_in_the_decoded_text(byte_level):
 
 
 @pytest.mark.parametrize(
-    ("completion", "message"),
+    ("steps", "completion"),
     [
-        ([{"role": "assistant", "content": "a"}, {"role": "tool", "content": "b"}], "more than one message"),
-        ([{"role": "assistant", "content": "other"}], "not once in the decoded response"),
-        ([{"role": "assistant", "content": "1"}], "not once in the decoded response"),
+        (StepRewards([19], [1.0], unit="token"), "11 answer"),
+        (StepRewards([3], [1.0], unit="turn"), "11 answer"),
+        (StepRewards([0], [1.0], unit="turn"), "11 answer"),
+        (StepRewards([99], [1.0]), "11 answer"),
+        (StepRewards([1], [1.0]), [{"role": "assistant", "content": "a"}, {"role": "tool", "content": "b"}]),
+        (StepRewards([1], [1.0]), [{"role": "assistant", "content": "other"}]),
+        (StepRewards([1], [1.0]), [{"role": "assistant", "content": "1"}]),  # twice in the response
     ],
 )
-def test_characters_that_cannot_be_counted_are_refused(byte_level, completion, message):
-    ids = byte_level("11 answer")["input_ids"]
-    given = {"prompts": ["?"], "completions": [completion], "completion_ids": [ids], "truncated": [False]}
-    with pytest.raises(RewardError, match=f"^reward function 'mine' returned steps in characters .*{message}"):
-        place_steps([StepRewards([1], [1.0])], StepLedger(), name="mine", tokenizer=byte_level, **given)
+def test_steps_that_have_no_place_in_a_response_name_the_function(byte_level, steps, completion):
+    response = {"completions": [completion], "completion_ids": [byte_level("11 answer")["input_ids"]]}
+    with pytest.raises(RewardError, match="^reward function 'mine' returned .*step"):
+        place_steps(
+            [steps], StepLedger(), name="mine", prompts=["?"], truncated=[False], tokenizer=byte_level, **response
+        )

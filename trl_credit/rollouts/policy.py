@@ -108,7 +108,7 @@ class Policy(Protocol):
     ) -> torch.Tensor:
         """Rewards by function, shape (n, functions). `most`: the largest n of all processes, if known. Collective."""
 
-    def continue_turns(self, places: Sequence[tuple[int, int]], **given: Any) -> tuple[torch.Tensor, list[list[int]]]:
+    def continue_turns(self, places: Sequence[tuple[int, int]], **kwargs: Any) -> tuple[torch.Tensor, list[list[int]]]:
         """Rewards (n, functions) of conversations that are continued from where turns of the last batch begin, and the
         tokens that were added. Collective."""
 

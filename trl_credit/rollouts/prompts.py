@@ -116,8 +116,8 @@ class PromptOrder:
         self._groups = np.zeros(rows, dtype=np.int64)  # shape (N,); groups sampled in this run
         self._listed = np.zeros(rows, dtype=bool)  # shape (N,); has a line in the file
         self._draws = 0
-        self._epoch, self._position = 0, 0  # of the permutations
-        self._permutation = self._permuted()
+        self._turn = 0  # place in the sequence of permutations
+        self._permutation = functools.lru_cache(maxsize=1)(self._permuted)
         self._has_warned = False
         if self._by_difficulty and config.prompt_rates is not None:
             self._start_from(config.prompt_rates)
@@ -192,8 +192,9 @@ class PromptOrder:
         """Number of draws and position in the permutations. The rates go into `prompt_rates.jsonl` in `folder`."""
         path = Path(folder) / PROMPT_RATES_FILE
         self.write(path)
-        position = {"epoch": self._epoch, "position": self._position}
-        return {"rows": self.rows, "draws": self._draws, **position, "sha256": sha256(path.read_bytes())}
+        epoch, position = divmod(self._turn, self.rows)
+        state = {"rows": self.rows, "draws": self._draws, "epoch": epoch, "position": position}
+        return state | {"sha256": sha256(path.read_bytes())}
 
     def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
         """Restores what `state_dict` returned and wrote, in place of what `prompt_rates` gave.
@@ -214,8 +215,7 @@ class PromptOrder:
         self._rates[:], self._groups[:], self._listed[:] = np.nan, 0, False
         for row, _, rate, groups in lines:
             self._rates[row], self._groups[row], self._listed[row] = np.nan if rate is None else rate, groups, True
-        self._draws, self._epoch, self._position = (int(state[name]) for name in ("draws", "epoch", "position"))
-        self._permutation = self._permuted()
+        self._draws, self._turn = int(state["draws"]), int(state["epoch"]) * self.rows + int(state["position"])
 
     def _start_from(self, path: str) -> None:
         setting, fix = f"prompt_rates={path!r}", "name the prompt_rates.jsonl of a run on this data, or leave it out"
@@ -262,21 +262,19 @@ class PromptOrder:
         drawn: list[int] = []
         # ends: a whole permutation has every row that is neither taken nor drawn, and `draw` has counted them
         while len(drawn) < count:
-            if self._position == self.rows:
-                self._epoch, self._position = self._epoch + 1, 0
-                self._permutation = self._permuted()
-            row = int(self._permutation[self._position])
-            self._position += 1
+            epoch, position = divmod(self._turn, self.rows)
+            row = int(self._permutation(epoch)[position])
+            self._turn += 1
             if row not in taken:
                 taken.add(row)
                 drawn.append(row)
         return drawn
 
-    def _permuted(self) -> np.ndarray:
-        """The rows in the order of the current epoch."""
+    def _permuted(self, epoch: int) -> np.ndarray:
+        """The rows in the order of an epoch."""
         if not self._config.shuffle_dataset:
             return np.arange(self.rows)
-        return np.random.default_rng([self._config.seed, self._epoch]).permutation(self.rows)
+        return np.random.default_rng([self._config.seed, epoch]).permutation(self.rows)
 
 
 class Prompts:
