@@ -111,7 +111,7 @@ class ReducedPasses:
         packed = batches if shared is None else self._arranged(batches, rows, shared)
         batch = next((batch for batch in packed if keys.PACKED_LAYOUT in batch), packed[0])
         cut, layout = batch.get(keys.COLUMNS_CUT, 0), batch.get(keys.PACKED_LAYOUT)
-        args = _arguments(batch)
+        args = arguments_of(batch)
         plain, used = (self._pass(self._trainer.model, args, {}, cut=cut, layout=x)[0] for x in (None, layout))
         if layout is None:
             return None
@@ -183,7 +183,7 @@ class ReducedPasses:
             part = self._formed({name: x[index] for name, x in whole.items()}, [rows[k] for k in places], packing)
             named = options | {name: part[name] for name in keys.TYPE_IDS if name in part} | {"batch_size": len(places)}
             cut, layout = part.get(keys.COLUMNS_CUT, 0), part.get(keys.PACKED_LAYOUT)
-            output = self._pass(model, _arguments(part), named, cut=cut, layout=layout)
+            output = self._pass(model, arguments_of(part), named, cut=cut, layout=layout)
             results = results or [None if x is None else x.new_zeros(len(rows), width, *x.shape[2:]) for x in output]
             for whole_t, part_t in zip(results, output, strict=True):
                 if whole_t is not None:
@@ -199,7 +199,7 @@ def make_passes(trainer: Any, forward: Callable[..., tuple]) -> ReducedPasses:
 _IDS, _MASKS = (keys.PROMPT_IDS, keys.COMPLETION_IDS), (keys.PROMPT_MASK, keys.COMPLETION_MASK)
 
 
-def _arguments(batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, int]:
+def arguments_of(batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Token ids and mask of prompts and completions, and the width of completions."""
     ids, mask = (torch.cat([batch[name] for name in names], dim=1) for names in (_IDS, _MASKS))
     return ids, mask, batch[keys.COMPLETION_IDS].size(1)

@@ -32,18 +32,20 @@ def read_rows(args: CreditConfig, kwargs: dict[str, Any]) -> list[FirstRows]:
     replaced by one that has these rows too."""
     sets: list[FirstRows] = []
     for what in ("train_dataset", "eval_dataset"):
-        is_named = isinstance(kwargs[what], Mapping)
-        for name, data in list(kwargs[what].items()) if is_named else [(None, kwargs[what])]:
+        is_named = isinstance(kwargs.get(what), Mapping)
+        datasets = dict(kwargs[what]) if is_named else {None: kwargs.get(what)}
+        for name, data in datasets.items():
             rows = []
             if isinstance(data, IterableDataset):
                 count = min(FIRST_ROWS, args.generation_batch_size // args.num_generations)
-                rows, data = read_first_rows(data, count=count, seed=args.seed)
-                kwargs[what] = {**kwargs[what], name: data} if is_named else data
+                rows, datasets[name] = read_first_rows(data, count=count, seed=args.seed)
             elif isinstance(data, Dataset):
                 with random_numbers(args.seed):  # a transform may draw some
                     rows = [data[i] for i in range(min(FIRST_ROWS, len(data)))]
-            sets.append((f"{what}[{name!r}]" if is_named else what, data, rows))
-    return [one for one in sets if one[2]]
+            if rows:
+                sets.append((f"{what}[{name!r}]" if is_named else what, datasets[name], rows))
+        kwargs |= {what: datasets if is_named else datasets[None]}
+    return sets
 
 
 def context_of(trainer: GRPOTrainer) -> int | None:

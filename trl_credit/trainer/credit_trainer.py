@@ -56,6 +56,9 @@ from .probes import Probes
 
 refusals.check_trl_version(trl.__version__)
 
+# local variables of a trainer's `__init__`; the others are arguments of GRPOTrainer
+_NOT_OF_TRL = ("self", "__class__", "model", "reward_funcs", "args", "newer")
+
 
 class _SkippedUpdate(Exception):
     """Leaves the training step of a micro-batch before its backward pass, so that it adds nothing to the gradient."""
@@ -102,6 +105,7 @@ class CreditTrainer(ResumableTrainer):
         preset ([`Preset`] or `None`): Set by named trainers: their name, paper, tag and configuration class.
         contract ([`Contract`]): The algorithm, with its state.
         difficulty ([`DifficultyBelief`] or `None`): HA-DW's belief.
+        forest ([`~trl_credit.rollouts.forest.Trees`] or `None`): Where batches of trees come from.
         engine ([`TrlEngine`]): Samples and scores.
         results ([`ResultsCallback`]): Writes plots and the model card.
     """
@@ -135,7 +139,7 @@ class CreditTrainer(ResumableTrainer):
         **newer: Any,
     ) -> None:
         rollout_func = rollout_func and guard_rollout(rollout_func)
-        kwargs = refusals.known_to_trl(locals() | newer)
+        kwargs = {name: x for name, x in (locals() | newer).items() if name not in _NOT_OF_TRL and x is not None}
         if args is None:
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
@@ -155,6 +159,7 @@ class CreditTrainer(ResumableTrainer):
         self._loss_pass: LossPass | None = None  # set while TRL computes a loss
         self._eval_source = Responses(self.engine)
         self._train_source = make_source(self.engine, model_config=self.model.config, data=self.train_dataset)
+        self.forest = self._train_source if isinstance(self._train_source, Trees) else None
         self.overrides = refusals.Overrides(self)
         self.contract = Contract(algorithm(args), max=self.processes.max)
         self._probes = Probes(self, self.contract.algorithm.needs)
@@ -186,13 +191,13 @@ class CreditTrainer(ResumableTrainer):
     # A run
 
     @property
+    def _place(self) -> tuple[int, int]:  # optimizer steps so far, and micro-batches since
+        return self.state.global_step, self._step % self.args.gradient_accumulation_steps
+
+    @property
     def source(self) -> Responses:
         """Where batches come from in the current mode. Evaluations are always of single responses."""
         return self._train_source if self.model.training else self._eval_source
-
-    @property
-    def forest(self) -> Trees | None:  # `None` without trees
-        return self._train_source if isinstance(self._train_source, Trees) else None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in [`ResumableTrainer`]; on the CPU, a small model trains on one thread."""
@@ -221,8 +226,8 @@ class CreditTrainer(ResumableTrainer):
                     meter.append([("skipped_micro_batches", share)])
                 bad_loss, flags = meter.close_step(self._nonfinite.gradient_flags())
                 skipped = self._nonfinite.close_update(loss=bad_loss, gradient=bool(flags) and flags[0])
-                meter.append([("skipped_updates", float(skipped))])
-                meter.append([("zero_gradients", float(not some)) for some in flags[1:]])
+                zero = [("zero_gradients", float(not some)) for some in flags[1:]]
+                meter.append([("skipped_updates", float(skipped)), *zero])
         if self.accelerator.sync_gradients:
             meter.log_seconds()
         return loss
@@ -266,7 +271,7 @@ class CreditTrainer(ResumableTrainer):
         made.batch.advantages = made.advantages
         # not in evaluation, nor for a batch generated again after a resume, which was counted before
         made.moves_belief = self.model.training and not self.resumes_inside_batch()
-        made.place = self.state.global_step, self._step % self.args.gradient_accumulation_steps
+        made.place = self._place
         self._batch_steps(made, made.examples or inputs)
         return made
 
@@ -281,11 +286,10 @@ class CreditTrainer(ResumableTrainer):
             self._meter.record({"trained_tokens_per_row": (0, len(inputs[keys.PROMPT_IDS]))})
             raise _SkippedUpdate
         parts = self.processes.count * (self.args.steps_per_generation if training else 1)
-        place = self.state.global_step, self._step % self.args.gradient_accumulation_steps, self.processes.rank
+        place = *self._place, self.processes.rank
         # a copy, since TRL uses its own again in every one of num_iterations
-        loss_pass = LossPass(
-            self.args, self.contract, dict(inputs), reduce=self.processes.sum, micro_batches=parts, place=place
-        )
+        own, reduce = dict(inputs), self.processes.sum
+        loss_pass = LossPass(self.args, self.contract, own, reduce=reduce, micro_batches=parts, place=place)
         if self.normalizer.hides_masked:
             loss_pass.hide_masked()
         with temporarily(self, _loss_pass=loss_pass):
@@ -333,9 +337,11 @@ class CreditTrainer(ResumableTrainer):
         if declared.replaces_kl:
             inputs[keys.REF_LOGPS] = logp_t  # makes TRL's KL term, and its gradient, exactly 0
         else:
-            weights = {"mean_tokens": loss_pass.mean_tokens, "row_weight": loss_pass.row_weight}
-            weights["dull"] = inputs.get(keys.DULL_ROW)
-            loss_pass.extra_loss = self.normalizer.missing_kl(credit, tokens, beta=self.beta, **weights)
+            rows = {"row_weight": loss_pass.row_weight, "dull": inputs.get(keys.DULL_ROW)}
+            mean_tokens = loss_pass.mean_tokens
+            loss_pass.extra_loss = self.normalizer.missing_kl(
+                credit, tokens, beta=self.beta, mean_tokens=mean_tokens, **rows
+            )
         if declared.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
             inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
         if self.args.clip_form == "ratio":
@@ -349,15 +355,14 @@ class CreditTrainer(ResumableTrainer):
         inputs[keys.ADVANTAGES] = self.normalizer.advantage(credit, tokens, row_weight=loss_pass.row_weight)
 
     def get_high_entropy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        mask_t = super().get_high_entropy_mask(*args, **kwargs)
-        if self._loss_pass is not None:
-            self._loss_pass.entropy_mask_t = mask_t
-        return mask_t
+        return self._keep_in_loss("entropy_mask_t", super().get_high_entropy_mask(*args, **kwargs))
 
     def get_off_policy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        mask_t = super().get_off_policy_mask(*args, **kwargs)
+        return self._keep_in_loss("off_policy_mask_t", super().get_off_policy_mask(*args, **kwargs))
+
+    def _keep_in_loss(self, name: str, mask_t: torch.Tensor) -> torch.Tensor:
         if self._loss_pass is not None:
-            self._loss_pass.off_policy_mask_t = mask_t
+            setattr(self._loss_pass, name, mask_t)
         return mask_t
 
     def create_model_card(

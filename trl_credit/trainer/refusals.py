@@ -1,6 +1,5 @@
 """Refuses what a trainer cannot do, before a model is loaded if possible, and overrides that leave out the credit."""
 
-import inspect
 import warnings
 from typing import Any
 
@@ -11,11 +10,9 @@ from packaging.version import Version
 from transformers import TrainerCallback
 
 from ..config import CreditConfig
-from ..config.knobs import in_words, number, unmet, values_of, when
+from ..config.knobs import values_of
 from ..presets import PRESETS
 from ..rewards.signature import Rows
-from ..support.errors import raise_together
-from ..support.retired import meant_by
 from .before_run import FirstRows
 
 
@@ -24,8 +21,6 @@ logger = get_logger(__name__)
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # the only 1.15 is 1.15.0, which needs Triton to train
 OF_LOSS = ("compute_loss", "_compute_loss")
 _MAKE_TURNS = ("rollout_func", "tools", "environment_factory")  # arguments of GRPOTrainer
-# local variables of a trainer's `__init__` that `known_to_trl` leaves out; the others are arguments of GRPOTrainer
-_OURS = ("self", "__class__", "model", "reward_funcs", "args", "newer")
 
 
 def check_trl_version(version: str) -> None:
@@ -87,20 +82,6 @@ def check_overrides(trainer_class: type, ours: type) -> None:
                 raise TypeError(f"{base.__name__}.{name} has no effect: {fix} (see trl-credit help credit_contract).")
 
 
-def known_to_trl(variables: dict[str, Any]) -> dict[str, Any]:
-    """The local variables of a trainer's `__init__` that are further arguments of `GRPOTrainer` in the installed TRL.
-
-    Raises:
-        TypeError: an argument was given that the installed TRL lacks.
-    """
-    known = inspect.signature(trl.GRPOTrainer.__init__).parameters
-    arguments = {name: value for name, value in variables.items() if name not in _OURS}
-    unknown = [name for name, value in arguments.items() if name not in known and value is not None]
-    what = f"trl {trl.__version__} has no such argument of GRPOTrainer"
-    raise_together([TypeError(f"{name}: {what}{meant_by(name, known) or ': leave it out'}") for name in unknown])
-    return {name: value for name, value in arguments.items() if name in known}
-
-
 def reward_rows(args: CreditConfig, kwargs: dict[str, Any], first_rows: list[FirstRows]) -> list[Rows]:
     """The names that the rows of each data set of a trainer pass to the reward functions."""
     environments = ("environments",) if kwargs.get("environment_factory") is not None else ()
@@ -129,13 +110,10 @@ def check_made(trainer: trl.GRPOTrainer, *, needs_drift: bool) -> None:
         what = f"credit={args.credit!r} changes nothing while the policy that is trained is the one that sampled"
         fix = "raise steps_per_generation or num_iterations"
         logger.warning(f"{what}, and {updates} is one update per batch of responses: {fix}")
-    window = args.gradient_accumulation_steps
-    one_update = number(f"{window} (gradient_accumulation_steps) or less", lambda x: x <= window)
-    wrong = unmet(args, when(steps_per_generation=one_update, num_iterations=1, beta=0.0))
-    if args.baseline == "optimal" and wrong:
+    if args.baseline == "optimal" and not (args.is_aligned and args.beta == 0.0):
         what = "baseline='optimal' (OPO) is derived for one update per batch of responses and no KL"
-        fix = f"set {in_words(wrong)}, unless you intend this"
-        logger.warning(f"{what}, and this run has {values_of(args, wrong)}: {fix}")
+        has = values_of(args, ["steps_per_generation", "gradient_accumulation_steps", "num_iterations", "beta"])
+        logger.warning(f"{what}, and this run has {has}: change them, unless you intend this")
 
 
 def override_of(trainer: trl.GRPOTrainer, name: str) -> str | None:

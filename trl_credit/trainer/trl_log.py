@@ -85,11 +85,10 @@ class TrlLog:
             self._meter.record(self._recorded)
         if len(calls) < 2:
             return
-        weights = [rows for rows, _ in calls]
         for name, values in self._meter.metrics.items():
             starts = [before.get(name, 0) for _, before in calls]
-            ends = [*starts[1:], len(values)]
-            new = [(x, w) for a, b, w in zip(starts, ends, weights, strict=True) for x in values[a:b]]
+            parts = zip(calls, starts, [*starts[1:], len(values)], strict=True)
+            new = [(x, rows) for (rows, _), start, end in parts for x in values[start:end]]
             if len(new) > 1:
                 values[starts[0] :] = [_pool(name, [(x, w) for x, w in new if not math.isnan(x)])]
 
