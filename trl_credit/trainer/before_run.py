@@ -87,7 +87,7 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
         raise ValueError(f"no parameter of the model requires a gradient, so the run would change nothing: {fix}.")
     if args.max_completion_length is None:  # the engine ends a response where the context does
         if context is None:
-            what = "max_completion_length=None, and the model's config has no max_position_embeddings"
+            what = "max_completion_length=None needs a context, and the model's config has no max_position_embeddings"
             raise ValueError(f"{what}: set a number of tokens.")
         args.max_completion_length = trainer.max_completion_length = context
     # transformers sets it again; a processor that TRL has loaded is unknown here
