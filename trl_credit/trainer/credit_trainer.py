@@ -45,7 +45,7 @@ from ..runs.resumable import ResumableTrainer
 from ..support.signals import let_threads_finish
 from ..support.startup import quiet_old_names
 from ..support.threads import threads_for
-from . import adapters, before_run, refusals
+from . import before_run, refusals
 from .batch_steps import BatchSteps
 from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
@@ -152,7 +152,7 @@ class CreditTrainer(ResumableTrainer):
         guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=rows, ledger=environments.ledger)
         if not reward_funcs and kwargs.get("environment_factory") is not None:
             guarded = [environments.step_rewards]  # until it is known whether the environments have any
-        super().__init__(adapters.with_adapter(model, args, kwargs), guarded, args, **kwargs)
+        super().__init__(before_run.with_adapter(model, args, kwargs), guarded, args, **kwargs)
         environments.settle()
         self._meter = Meter(self._metrics, self.processes, lambda: self.model.training)
         self.engine = TrlEngine(self, self._meter, environments)
@@ -287,9 +287,8 @@ class CreditTrainer(ResumableTrainer):
             raise _SkippedUpdate
         parts = self.processes.count * (self.args.steps_per_generation if training else 1)
         place = *self._place, self.processes.rank
-        # a copy, since TRL uses its own again in every one of num_iterations
-        own, reduce = dict(inputs), self.processes.sum
-        loss_pass = LossPass(self.args, self.contract, own, reduce=reduce, micro_batches=parts, place=place)
+        own = dict(inputs)  # a copy, since TRL uses its own again in every one of num_iterations
+        loss_pass = LossPass(self.args, self.contract, own, self.processes.sum, parts, place)
         if self.normalizer.hides_masked:
             loss_pass.hide_masked()
         with temporarily(self, _loss_pass=loss_pass):
@@ -338,10 +337,8 @@ class CreditTrainer(ResumableTrainer):
             inputs[keys.REF_LOGPS] = logp_t  # makes TRL's KL term, and its gradient, exactly 0
         else:
             rows = {"row_weight": loss_pass.row_weight, "dull": inputs.get(keys.DULL_ROW)}
-            mean_tokens = loss_pass.mean_tokens
-            loss_pass.extra_loss = self.normalizer.missing_kl(
-                credit, tokens, beta=self.beta, mean_tokens=mean_tokens, **rows
-            )
+            rows |= {"mean_tokens": loss_pass.mean_tokens}
+            loss_pass.extra_loss = self.normalizer.missing_kl(credit, tokens, beta=self.beta, **rows)
         if declared.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
             inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
         if self.args.clip_form == "ratio":

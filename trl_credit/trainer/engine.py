@@ -87,7 +87,7 @@ class TrlEngine(TrlScoring):
         self.sampling: SamplePass | None = None
         self.log = TrlLog(trainer, meter)
         self.record, self.timed = self.log.record, meter.timed
-        self._turn_rollouts = TurnRollouts(trainer, self)
+        self._turn_rollouts = TurnRollouts(trainer, self, self.continue_prefixes)
         self.continue_turns = self._turn_rollouts.continue_from
         limit_to_context(trainer)
 

@@ -44,11 +44,10 @@ class TrlLog:
 
     def reward_range(self, rewards: torch.Tensor) -> None:
         """Logs the smallest and the largest total reward of a generation batch, shape (N,)."""
-        low, high = rewards.nan_to_num(nan=torch.inf).amin(), rewards.nan_to_num(nan=-torch.inf).amax()
-        low, high = torch.stack([low, high]).tolist()
-        if low <= high:  # or all are NaN
-            self._meter.metrics["reward_min"].append(low)
-            self._meter.metrics["reward_max"].append(high)
+        known = [x for x in rewards.tolist() if not math.isnan(x)]
+        if known:
+            self._meter.metrics["reward_min"].append(min(known))
+            self._meter.metrics["reward_max"].append(max(known))
 
     def entries(self, count: int) -> list[dict[str, Any]]:
         """The last entries of the table, without advantages: column → value, the same on all processes."""
