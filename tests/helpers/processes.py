@@ -33,7 +33,9 @@ def accelerate(name: str, folder: Path) -> list[str]:
 
 def start(*command: object, timeout: float = 900, **environment: str) -> subprocess.CompletedProcess:
     """Runs a script, after a launcher if the command begins with one, to its end. Workers go by their names."""
-    words = [str(WORKERS / word) if (WORKERS / str(word)).is_file() else str(word) for word in command]
+    words = [str(word) for word in command]
+    if worker := next((word for word in words if word.startswith("run_")), None):
+        words.insert(words.index(worker), str(WORKERS / "worker.py"))
     words = words if words[0] == sys.executable else [sys.executable, *words]
     return subprocess.run(words, capture_output=True, text=True, env=ENVIRONMENT | environment, timeout=timeout)
 

@@ -144,7 +144,7 @@ def test_when_a_process_dies_or_hangs_the_others_stop(tmp_path, fault):
     group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     processes = [
         subprocess.Popen(
-            [sys.executable, str(WORKERS / "run_faults.py"), fault, str(tmp_path)],
+            [sys.executable, str(WORKERS / "worker.py"), "run_faults", fault, str(tmp_path)],
             env=ENVIRONMENT | group | {"RANK": rank, "LOCAL_RANK": rank},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

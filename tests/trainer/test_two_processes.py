@@ -69,7 +69,7 @@ def test_segments_on_two_processes(tmp_path):
 
 
 def test_skipped_passes_on_two_processes(tmp_path):
-    found = results(run(*TORCHRUN, "run_two_processes_skip.py", tmp_path))
+    found = results(run(*TORCHRUN, "run_two_processes.py", "skip", tmp_path))
     off, auto = ([r for r in found if r["skip"] == skip] for skip in ("off", "auto"))
     assert auto[0]["passes"] == auto[1]["passes"] and off[0]["passes"] == [2] * 8
     assert auto[0]["passes"][:4] == [2, 2, 0, 0] and sum(auto[0]["passes"][4:]) < 8
@@ -79,7 +79,7 @@ def test_skipped_passes_on_two_processes(tmp_path):
 
 
 def test_a_rollout_log_of_two_processes(tmp_path):
-    found = results(run(*TORCHRUN, "run_two_processes_log.py", tmp_path))
+    found = results(run(*TORCHRUN, "run_two_processes.py", "log", tmp_path))
     assert len(found) == 8 and len({r["parameters"] for r in found}) == 1  # to the last bit, whatever breaks
     assert {r["case"]: r["off"] for r in found} == {"without": True, "whole": False, "broken": True, "full": True}
     found = {step: read_shard(path) for step, path in steps(tmp_path / "whole")}

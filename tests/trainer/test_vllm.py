@@ -39,7 +39,7 @@ def test_the_script_trains_with_a_colocated_engine(tmp_path):
 
 
 def test_a_chain_on_a_real_engine_takes_two_calls_and_one_sync(tmp_path):
-    (result,) = results(run("run_vllm_segments.py", tmp_path, **ENGINE))
+    (result,) = results(run("run_vllm.py", "chain", tmp_path, **ENGINE))
     assert result["prefix_caching"] is True
     assert len(result["calls"]) == 2 * 2 and result["syncs"] == 2
     for main, rollouts in (result["calls"][:2], result["calls"][2:]):

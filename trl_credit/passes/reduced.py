@@ -110,7 +110,7 @@ class ReducedPasses:
         packed = batches if shared is None else self._arranged(batches, rows, shared)
         batch = next((batch for batch in packed if keys.PACKED_LAYOUT in batch), packed[0])
         forms = batch | {keys.PACKED_LAYOUT: None}, batch
-        plain, used = (self._pass(self._trainer.model, _arguments(batch), {}, inputs=form)[0] for form in forms)
+        plain, used = (self._pass(self._trainer.model, arguments_of(batch), {}, inputs=form)[0] for form in forms)
         if keys.PACKED_LAYOUT not in batch:
             return None
         mask_t = batch[keys.COMPLETION_MASK]
@@ -180,7 +180,7 @@ class ReducedPasses:
             index = torch.tensor(places, device=input_ids.device)
             part = self._formed({name: x[index] for name, x in whole.items()}, [rows[k] for k in places], packing)
             named = options | {name: part[name] for name in keys.TYPE_IDS if name in part} | {"batch_size": len(places)}
-            output = self._pass(model, _arguments(part), named, inputs=part)
+            output = self._pass(model, arguments_of(part), named, inputs=part)
             results = results or [None if x is None else x.new_zeros(len(rows), width, *x.shape[2:]) for x in output]
             for whole_t, part_t in zip(results, output, strict=True):
                 if whole_t is not None:
@@ -191,7 +191,7 @@ class ReducedPasses:
 _IDS, _MASKS = (keys.PROMPT_IDS, keys.COMPLETION_IDS), (keys.PROMPT_MASK, keys.COMPLETION_MASK)
 
 
-def _arguments(batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, int]:
+def arguments_of(batch: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Token ids and mask of prompts and completions, and the width of completions."""
     ids, mask = (torch.cat([batch[name] for name in names], dim=1) for names in (_IDS, _MASKS))
     return ids, mask, batch[keys.COMPLETION_IDS].size(1)

@@ -7,13 +7,15 @@ from typing import Any
 from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 from peft import PeftModel
-from transformers import GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig
 from trl import GRPOTrainer
+from trl.trainer.utils import create_model_from_path
 
 from ..config import CreditConfig
 from ..data.prompts import are_messages
 from ..runs.data_identity import DECODED, FIRST_ROWS, random_numbers, read_first_rows
 from ..runs.resumable import ResumableTrainer
+from ..support.adapters import adapter_base, tokenizer_source
 from ..support.errors import did_you_mean, one_line
 
 
@@ -31,8 +33,9 @@ def read_rows(args: CreditConfig, kwargs: dict[str, Any]) -> list[FirstRows]:
     """The first rows of the data sets of a trainer that is being made with the arguments `kwargs`."""
     sets: list[FirstRows] = []
     for what in ("train_dataset", "eval_dataset"):
-        is_named = isinstance(kwargs[what], Mapping)
-        for name, data in list(kwargs[what].items()) if is_named else [(None, kwargs[what])]:
+        is_named = isinstance(kwargs.get(what), Mapping)
+        datasets = dict(kwargs[what]) if is_named else {None: kwargs.get(what)}
+        for name, data in datasets.items():
             rows = []
             if isinstance(data, IterableDataset):
                 count = min(FIRST_ROWS, args.generation_batch_size // args.num_generations)
@@ -40,8 +43,35 @@ def read_rows(args: CreditConfig, kwargs: dict[str, Any]) -> list[FirstRows]:
             elif isinstance(data, Dataset):
                 with random_numbers(args.seed):  # a transform may draw some
                     rows = [data[i] for i in range(min(FIRST_ROWS, len(data)))]
-            sets.append((f"{what}[{name!r}]" if is_named else what, data, rows))
-    return [one for one in sets if one[2]]
+            if rows:
+                sets.append((f"{what}[{name!r}]" if is_named else what, datasets[name], rows))
+        kwargs |= {what: datasets if is_named else datasets[None]}
+    return sets
+
+
+def with_adapter(model: Any, args: CreditConfig, kwargs: dict[str, Any]) -> Any:
+    """The model for `GRPOTrainer`: the folder of an adapter becomes its base with the adapter, which is trained
+    further; others are returned as they are. `kwargs` are those of the trainer, and get the adapter's tokenizer.
+
+    Raises:
+        ValueError: the base is missing, or a new adapter is asked for.
+    """
+    says = "the adapter is trained further (with beta above 0, the reference is the adapter as it is now)"
+    if not isinstance(model, str) or (base := adapter_base(model, says=says)) is None:
+        return model
+    if kwargs.get("peft_config") is not None:
+        fix = f"leave it out, or merge the adapter into {base} first and train on the result"
+        raise ValueError(f"{model!r} is an adapter, and peft_config (--use_peft) starts a new one: {fix}")
+    loading = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
+    if args.distributed_state.distributed_type in ("MULTI_GPU", "DEEPSPEED"):
+        loading["device_map"] = None
+    if kwargs.get("quantization_config") is not None:
+        loading["quantization_config"] = kwargs.pop("quantization_config")
+    loaded = PeftModel.from_pretrained(create_model_from_path(base, **loading), model, is_trainable=True)
+    if kwargs.get("processing_class") is None and (source := tokenizer_source(model)) == model:
+        tokenizer = {"truncation_side": "left", "padding_side": "left", "trust_remote_code": args.trust_remote_code}
+        kwargs["processing_class"] = AutoTokenizer.from_pretrained(source, **tokenizer)
+    return loaded
 
 
 def context_of(trainer: GRPOTrainer) -> int | None:
@@ -83,7 +113,7 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
         raise ValueError(f"no parameter of the model requires a gradient, so the run would change nothing: {fix}.")
     if args.max_completion_length is None:  # the engine ends a response where the context does
         if context is None:
-            what = "max_completion_length=None, and the model's config has no max_position_embeddings"
+            what = "max_completion_length=None needs a context, and the model has no max_position_embeddings"
             raise ValueError(f"{what}: set a number of tokens.")
         args.max_completion_length = trainer.max_completion_length = context
     # transformers sets it again; a processor that TRL has loaded is unknown here

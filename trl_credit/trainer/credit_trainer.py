@@ -46,7 +46,7 @@ from ..runs.resumable import ResumableTrainer
 from ..support.signals import let_threads_finish
 from ..support.startup import quiet_old_names
 from ..support.threads import threads_for
-from . import adapters, before_run, refusals
+from . import before_run, refusals
 from .batch_steps import BatchSteps
 from .engine import TrlEngine
 from .engine_calls import engine_awake, temporarily
@@ -56,6 +56,9 @@ from .probes import Probes
 
 
 refusals.check_trl_version(trl.__version__)
+
+# local variables of a trainer's `__init__`; the others are arguments of GRPOTrainer
+_NOT_OF_TRL = ("self", "__class__", "model", "reward_funcs", "args", "newer")
 
 
 class _SkippedUpdate(Exception):
@@ -103,6 +106,7 @@ class CreditTrainer(ResumableTrainer):
         preset ([`Preset`] or `None`): Set by named trainers: their name, paper, tag and configuration class.
         contract ([`Contract`]): The algorithm, with its state.
         difficulty ([`DifficultyBelief`] or `None`): HA-DW's belief.
+        forest ([`~trl_credit.rollouts.forest.Trees`] or `None`): Where batches of trees come from.
         engine ([`TrlEngine`]): Samples and scores.
         results ([`ResultsCallback`]): Writes plots and the model card.
     """
@@ -136,7 +140,7 @@ class CreditTrainer(ResumableTrainer):
         **newer: Any,
     ) -> None:
         rollout_func = rollout_func and guard_rollout(rollout_func)
-        kwargs = refusals.known_to_trl(locals() | newer)
+        kwargs = {name: x for name, x in (locals() | newer).items() if name not in _NOT_OF_TRL and x is not None}
         if args is None:
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
@@ -149,13 +153,14 @@ class CreditTrainer(ResumableTrainer):
         guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=rows, ledger=environments.ledger)
         if not reward_funcs and kwargs.get("environment_factory") is not None:
             guarded = [environments.step_rewards]  # until it is known whether the environments have any
-        super().__init__(adapters.with_adapter(model, args, kwargs), guarded, args, **kwargs)
+        super().__init__(before_run.with_adapter(model, args, kwargs), guarded, args, **kwargs)
         environments.settle()
         self._meter = Meter(self._metrics, self.processes, lambda: self.model.training)
         self.engine = TrlEngine(self, self._meter, environments)
         self._loss_pass: LossPass | None = None  # set while TRL computes a loss
         self._eval_source = Responses(self.engine)
         self._train_source = make_source(self.engine, model_config=self.model.config, data=self.train_dataset)
+        self.forest = self._train_source if isinstance(self._train_source, Trees) else None
         self.overrides = refusals.Overrides(self)
         self.contract = Contract(algorithm(args), max=self.processes.max)
         self._probes = Probes(self, self.contract.algorithm.needs)
@@ -187,13 +192,13 @@ class CreditTrainer(ResumableTrainer):
     # A run
 
     @property
+    def _place(self) -> tuple[int, int]:  # optimizer steps so far, and micro-batches since
+        return self.state.global_step, self._step % self.args.gradient_accumulation_steps
+
+    @property
     def source(self) -> Responses:
         """Where batches come from in the current mode. Evaluations are always of single responses."""
         return self._train_source if self.model.training else self._eval_source
-
-    @property
-    def forest(self) -> Trees | None:  # `None` without trees
-        return self._train_source if isinstance(self._train_source, Trees) else None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in [`ResumableTrainer`]; on the CPU, a small model trains on one thread."""
@@ -222,8 +227,8 @@ class CreditTrainer(ResumableTrainer):
                     meter.append([("skipped_micro_batches", share)])
                 bad_loss, flags = meter.close_step(self._nonfinite.gradient_flags())
                 skipped = self._nonfinite.close_update(loss=bad_loss, gradient=bool(flags) and flags[0])
-                meter.append([("skipped_updates", float(skipped))])
-                meter.append([("zero_gradients", float(not some)) for some in flags[1:]])
+                zero = [("zero_gradients", float(not some)) for some in flags[1:]]
+                meter.append([("skipped_updates", float(skipped)), *zero])
         if self.accelerator.sync_gradients:
             meter.log_seconds()
         return loss
@@ -267,7 +272,7 @@ class CreditTrainer(ResumableTrainer):
         made.batch.advantages = made.advantages
         # not in evaluation, nor for a batch generated again after a resume, which was counted before
         made.moves_belief = self.model.training and not self.resumes_inside_batch()
-        made.place = self.state.global_step, self._step % self.args.gradient_accumulation_steps
+        made.place = self._place
         self._batch_steps(made, made.examples)
         return made
 
@@ -282,11 +287,9 @@ class CreditTrainer(ResumableTrainer):
             self._meter.record({"trained_tokens_per_row": (0, len(inputs[keys.PROMPT_IDS]))})
             raise _SkippedUpdate
         parts = self.processes.count * (self.args.steps_per_generation if training else 1)
-        place = self.state.global_step, self._step % self.args.gradient_accumulation_steps, self.processes.rank
-        # a copy, since TRL uses its own again in every one of num_iterations
-        loss_pass = LossPass(
-            self.args, self.contract, dict(inputs), reduce=self.processes.sum, micro_batches=parts, place=place
-        )
+        place = *self._place, self.processes.rank
+        own = dict(inputs)  # a copy, since TRL uses its own again in every one of num_iterations
+        loss_pass = LossPass(self.args, self.contract, own, self.processes.sum, parts, place)
         if self.normalizer.hides_masked:
             loss_pass.hide_masked()
         with temporarily(self, _loss_pass=loss_pass):
@@ -349,15 +352,14 @@ class CreditTrainer(ResumableTrainer):
         inputs[keys.ADVANTAGES] = self.normalizer.advantage(credit, tokens, row_weight=loss_pass.row_weight)
 
     def get_high_entropy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        mask_t = super().get_high_entropy_mask(*args, **kwargs)
-        if self._loss_pass is not None:
-            self._loss_pass.entropy_mask_t = mask_t
-        return mask_t
+        return self._keep_in_loss("entropy_mask_t", super().get_high_entropy_mask(*args, **kwargs))
 
     def get_off_policy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        mask_t = super().get_off_policy_mask(*args, **kwargs)
+        return self._keep_in_loss("off_policy_mask_t", super().get_off_policy_mask(*args, **kwargs))
+
+    def _keep_in_loss(self, name: str, mask_t: torch.Tensor) -> torch.Tensor:
         if self._loss_pass is not None:
-            self._loss_pass.off_policy_mask_t = mask_t
+            setattr(self._loss_pass, name, mask_t)
         return mask_t
 
     def create_model_card(

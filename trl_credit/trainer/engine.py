@@ -16,6 +16,7 @@ from ..loss import keys
 from ..loss.assignment import known_or
 from ..loss.batch import Batch, segment_ratio
 from ..observe.meter import Meter
+from ..passes.reduced import arguments_of
 from ..rollouts.forest import can_pack
 from ..rollouts.policy import Continuation, Plan
 from ..rollouts.replay import Row, padded_rows
@@ -86,7 +87,7 @@ class TrlEngine(TrlScoring):
         self.sampling: SamplePass | None = None
         self.log = TrlLog(trainer, meter)
         self.record, self.timed = self.log.record, meter.timed
-        self._turn_rollouts = TurnRollouts(trainer, self)
+        self._turn_rollouts = TurnRollouts(trainer, self, self.continue_prefixes)
         self.continue_turns = self._turn_rollouts.continue_from
         limit_to_context(trainer)
 
@@ -122,9 +123,8 @@ class TrlEngine(TrlScoring):
             read = {keys.OLD_EXPERTS: sampling.experts_t, keys.REF_ENTROPIES: sampling.entropy_t}
             output |= {key: x_t for key, x_t in read.items() if x_t is not None}
             rewards, scores = sampling.rewards_per_func, sampling.scores
-            batch = Batch(
-                output, self.total_reward(rewards), rewards, self.correct_reward(rewards), self.processes.rank
-            )
+            totals = self.total_reward(rewards), rewards, self.correct_reward(rewards)
+            batch = Batch(output, *totals, self.processes.rank)
             self.log.reward_range(batch.rewards)
             if scores is not None:
                 if (step_reward_t := shown_rewards(scores, width=batch.width)) is not None:
@@ -215,15 +215,10 @@ class TrlEngine(TrlScoring):
     def behavior_logps(self, batch: dict[str, Any]) -> torch.Tensor:
         """Log-probabilities (nats) of TRL's batch under the current policy, shape (B, T). Collective."""
         trainer, args = self._trainer, self.args
-        training = trainer.model.training
-        return trainer._get_per_token_logps_and_entropies(
-            trainer.model,
-            torch.cat([batch[keys.PROMPT_IDS], batch[keys.COMPLETION_IDS]], dim=1),
-            torch.cat([batch[keys.PROMPT_MASK], batch[keys.COMPLETION_MASK]], dim=1),
-            batch[keys.COMPLETION_IDS].size(1),
-            batch_size=args.per_device_train_batch_size if training else args.per_device_eval_batch_size,
-            **{key: batch[key] for key in keys.FORWARD if key in batch},
-        )[0]
+        size = args.per_device_train_batch_size if trainer.model.training else args.per_device_eval_batch_size
+        others = {key: batch[key] for key in keys.FORWARD if key in batch}
+        forward = trainer._get_per_token_logps_and_entropies
+        return forward(trainer.model, *arguments_of(batch), batch_size=size, **others)[0]
 
     def row_logps(self, rows: Sequence[Row], *, at_once: int) -> list[list[float]]:
         """See [`~trl_credit.rollouts.policy.Policy`]. Rows of similar length share a pass, with little padding."""
@@ -257,16 +252,10 @@ class TrlEngine(TrlScoring):
             self._correct(batch, batch.turn_ids, average=True)
 
     def _correct(self, batch: Batch, part_ids: torch.Tensor, *, average: bool) -> None:
-        trainer = self._trainer
-        batch.engine_ratio_t = segment_ratio(
-            batch.old_logp_t,
-            batch.sampling_logp_t,
-            segment_ids=part_ids,
-            mode=trainer.vllm_importance_sampling_mode,
-            average=average,
-            low=trainer.vllm_importance_sampling_clip_min,
-            high=trainer.vllm_importance_sampling_clip_max,
-        )
+        low, high = self._trainer.vllm_importance_sampling_clip_min, self._trainer.vllm_importance_sampling_clip_max
+        form = {"mode": self._trainer.vllm_importance_sampling_mode, "low": low, "high": high, "average": average}
+        logps = batch.old_logp_t, batch.sampling_logp_t
+        batch.engine_ratio_t = segment_ratio(*logps, segment_ids=part_ids, **form)
 
     # Continuations
 
@@ -300,9 +289,8 @@ class TrlEngine(TrlScoring):
         calls = [*zip(parts, most[::2], most[1::2], strict=False)]
         is_hidden = count < 2 or self.args.disable_tqdm or not self.processes.is_main
         for part, width, limit in tqdm(calls, disable=is_hidden, leave=False, delay=PROGRESS_DELAY):
-            continuations = self._continue_once(
-                [prefixes[k] for k in part], n=n, budgets=[budgets[k] for k in part], most=width, limit=limit
-            )
+            sizes = {"budgets": [budgets[k] for k in part], "most": width, "limit": limit}
+            continuations = self._continue_once([prefixes[k] for k in part], n=n, **sizes)
             if len(continuations) != n * len(part):
                 what = f"the generation engine returned {len(continuations)} continuations, not {n * len(part)}"
                 raise RuntimeError(f"{what}: see its messages, and lower rollout_batch_size if it ran out of memory.")
@@ -349,12 +337,9 @@ class TrlEngine(TrlScoring):
                     if n > 1 and self.prefills_once:
                         stack.enter_context(prefilled_once(self._model, n=n))
             ids, logps = trainer._generate_single_turn(prefixes, None, {}, *([n] if GETS_COUNT else []))
-        continuations = []
-        for i in range(count * n):
-            budget = budgets[i // n]
-            known = logps and [math.nan if x is None else x for x in logps[i][:budget]]
-            continuations.append(Continuation(list(ids[i][:budget]), known))
-        return continuations
+        limits = [budget for budget in budgets for _ in range(n)]
+        known = [logps and [math.nan if x is None else x for x in logps[i][:k]] for i, k in enumerate(limits)]
+        return [Continuation(list(ids[i][:k]), known[i]) for i, k in enumerate(limits)]
 
     # Tokens
 

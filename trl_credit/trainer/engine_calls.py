@@ -24,10 +24,10 @@ class PerPrompt:
         return getattr(self._llm, name)
 
     def generate(self, prompts: list, sampling_params: Any, **kwargs: Any) -> Any:
-        of_prompts = [sampling_params.clone() for _ in self._budgets]
-        for params, budget in zip(of_prompts, self._budgets, strict=True):
+        sampling = [sampling_params.clone() for _ in self._budgets]
+        for params, budget in zip(sampling, self._budgets, strict=True):
             params.n, params.max_tokens = self._n, budget
-        return self._llm.generate(prompts, sampling_params=of_prompts, **kwargs)
+        return self._llm.generate(prompts, sampling_params=sampling, **kwargs)
 
 
 @contextlib.contextmanager
@@ -61,16 +61,11 @@ def prefilled_once(model: nn.Module, *, n: int) -> Iterator[None]:
             return original(*args, **kwargs)
         if len(ids) % n or any((x != x[::n].repeat_interleave(n, 0)).any() for x in (ids, mask)):
             return original(**kwargs)
-        cache, columns = DynamicCache(config=model.config), slice(ids.size(1) - 1)
-        once = mask[::n]
-        model(
-            input_ids=ids[::n, columns],
-            attention_mask=once[:, columns],
-            position_ids=(once.cumsum(-1) - 1).clamp(min=0)[:, columns],  # as `generate` counts: without padding
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
+        cache, columns, once = DynamicCache(config=model.config), slice(ids.size(1) - 1), mask[::n]
+        positions = (once.cumsum(-1) - 1).clamp(min=0)  # as `generate` counts: without padding
+        inputs = {"input_ids": ids[::n], "attention_mask": once, "position_ids": positions}
+        inputs = {name: x[:, columns] for name, x in inputs.items()}
+        model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache.batch_repeat_interleave(n)
         return original(**kwargs, past_key_values=cache)
 

@@ -71,8 +71,7 @@ class Environments:
         pool = [instances[0] for instances in (getattr(trainer, "_environment_pool", None) or {}).values()]
         has_rewards = any(_has(one, REWARD) for one in pool)
         if self._reads_states and not any(_has(one, "state_key") for one in pool):
-            what = "returns='state_groups' compares states of environments"
-            raise ValueError(f"{what}: give environment_factory a class with a property `state_key`.")
+            raise ValueError("returns='state_groups': give environment_factory a class with a property `state_key`.")
         if getattr(trainer, "rollout_func", None) is not None and (has_rewards or self._reads_states):
             what = "rollout_func with step_rewards or state_key of environments, which are read in TRL's tool loop"
             raise ValueError(f"{what}: leave one of the two out, and return StepRewards from a reward function.")
@@ -92,20 +91,17 @@ class Environments:
             trainer.reward_weights = torch.cat([trainer.reward_weights, torch.ones(1)])
         trainer.reward_func_names[:] = unique_names(trainer.reward_func_names)  # TRL logs equal names as one reward
         if not trainer.reward_funcs:
-            raise ValueError(
-                "there is no reward: give reward_funcs, or environments with get_reward() or step_rewards."
-            )
+            raise ValueError("no reward: give reward_funcs, or environments with get_reward() or step_rewards.")
 
     def _check_continuing(self, pool: list[Any]) -> None:
         if lacking := [type(one).__name__ for one in pool if not all(_has(one, name) for name in HIDDEN)]:
-            what = f"segmentation='turns' continues from where turns begin, and {lacking[0]} has no"
-            raise ValueError(f"{what} snapshot() and restore(state): add them, or set rollouts='none'.")
+            what = f"segmentation='turns', and {lacking[0]} has no snapshot() and restore(state)"
+            raise ValueError(f"{what}: add them, or set rollouts='none'.")
         trainer, args = self._trainer, self._trainer.args
         shares_engine = args.use_vllm and (args.vllm_mode == "server" or args.vllm_tensor_parallel_size > 1)
         if trainer.accelerator.num_processes > 1 and (shares_engine or trainer.layout in ("ZeRO-3", "FSDP")):
             what = "segmentation='turns' on several processes that share an engine, or weights (ZeRO-3, FSDP)"
-            why = "each makes another number of calls, and all would have to generate together"
-            raise ValueError(f"{what}: {why}. Give each process an engine and weights of its own.")
+            raise ValueError(f"{what}: give each process an engine and weights of its own.")
 
     # While a batch is sampled
 

@@ -1,6 +1,5 @@
 """Refuses what a trainer cannot do, before a model is loaded if possible, and overrides that leave out the credit."""
 
-import inspect
 import warnings
 from typing import Any
 
@@ -11,11 +10,9 @@ from packaging.version import Version
 from transformers import TrainerCallback
 
 from ..config import CreditConfig
-from ..config.knobs import in_words, number, unmet, values_of, when
+from ..config.knobs import values_of
 from ..presets import PRESETS
 from ..rewards.signature import Rows
-from ..support.errors import raise_together
-from ..support.retired import meant_by
 from .before_run import FirstRows
 
 
@@ -24,8 +21,6 @@ logger = get_logger(__name__)
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # the only 1.15 is 1.15.0, which needs Triton to train
 OF_LOSS = ("compute_loss", "_compute_loss")
 _MAKE_TURNS = ("rollout_func", "tools", "environment_factory")  # arguments of GRPOTrainer
-# local variables of a trainer's `__init__` that `known_to_trl` leaves out; the others are arguments of GRPOTrainer
-_OURS = ("self", "__class__", "model", "reward_funcs", "args", "newer")
 
 
 def check_trl_version(version: str) -> None:
@@ -43,7 +38,7 @@ def check_arguments(args: Any, kwargs: dict[str, Any], *, expected: type[CreditC
         ValueError: liger bypasses the loss, segments or `td_upper_bound` go with tools, environments or a rollout
             function, rows of a stream are drawn by number, or a function of the configuration is missing.
     """
-    kind, wanted, given = type(args).__name__, expected.__name__, kwargs.get
+    kind, wanted, argument = type(args).__name__, expected.__name__, kwargs.get
     if not isinstance(args, CreditConfig):
         raise TypeError(f"args is a {kind}, which has no credit knobs: pass {wanted}.from_trl(args), or a {wanted}.")
     known = [preset.config for preset in PRESETS.values()]
@@ -53,11 +48,11 @@ def check_arguments(args: Any, kwargs: dict[str, Any], *, expected: type[CreditC
         raise TypeError(f"args is a {kind}, which is not of this trainer's algorithm: {fix}.")
     if args.use_liger_kernel and Version(trl.__version__) < Version("1.14"):
         raise ValueError("use_liger_kernel=True bypasses the loss before trl 1.14: set it to False, or update trl.")
-    if args.draws_prompts and isinstance(given("train_dataset"), IterableDataset):
+    if args.draws_prompts and isinstance(argument("train_dataset"), IterableDataset):
         what = values_of(args, ["prompt_sampler" if args.prompt_sampler != "data" else "groups"])
         fix = "load it without streaming=True, or set prompt_sampler='data' and groups to 'keep' or 'replace'"
         raise ValueError(f"{what} draws rows by number, and train_dataset is a stream: {fix}.")
-    has_turns = any(map(given, _MAKE_TURNS))
+    has_turns = any(map(argument, _MAKE_TURNS))
     by_turn = {"trace_unit": args.has_trace and args.trace_unit == "turn", "turn_average": args.turn_average}
     if idle := [name for name, acts in by_turn.items() if acts and not has_turns]:
         fix = "give the trainer tools, environment_factory or rollout_func, or leave it out"
@@ -65,10 +60,10 @@ def check_arguments(args: Any, kwargs: dict[str, Any], *, expected: type[CreditC
     for name in args.custom_functions():  # a saved configuration may name a function that is missing here
         args.custom_function(name)
     divides_turns = args.rollouts == "chain" and args.segmentation == "turns"
-    if divides_turns and given("environment_factory") is None:
+    if divides_turns and argument("environment_factory") is None:
         fix = "give the trainer environment_factory, or set another segmentation"
         raise ValueError(f"segmentation='turns' divides conversations with environments: {fix}.")
-    others = given("tools") or given("rollout_func")
+    others = argument("tools") or argument("rollout_func")
     if args.rollouts != "none" and has_turns and (others or not divides_turns):
         what = f"{values_of(args, ['rollouts', 'segmentation'])}: their responses cannot be continued from the middle"
         fix = "set rollouts='none', or with an environment alone rollouts='chain' and segmentation='turns'"
@@ -80,25 +75,11 @@ def check_arguments(args: Any, kwargs: dict[str, Any], *, expected: type[CreditC
 
 def check_overrides(trainer_class: type, ours: type) -> None:
     """Refuses methods of a subclass that carried a custom algorithm in earlier releases, and would do nothing now."""
-    for base in trainer_class.__mro__[: trainer_class.__mro__.index(ours)]:
-        for name in ("credit", "credit_state", "load_credit_state"):
-            if name in vars(base):
-                fix = "make it an object with credit, state_dict and load_state_dict, and give it as credit=…"
-                raise TypeError(f"{base.__name__}.{name} has no effect: {fix} (see trl-credit help credit_contract).")
-
-
-def known_to_trl(variables: dict[str, Any]) -> dict[str, Any]:
-    """The local variables of a trainer's `__init__` that are further arguments of `GRPOTrainer` in the installed TRL.
-
-    Raises:
-        TypeError: an argument was given that the installed TRL lacks.
-    """
-    known = inspect.signature(trl.GRPOTrainer.__init__).parameters
-    arguments = {name: value for name, value in variables.items() if name not in _OURS}
-    unknown = [name for name, value in arguments.items() if name not in known and value is not None]
-    what = f"trl {trl.__version__} has no such argument of GRPOTrainer"
-    raise_together([TypeError(f"{name}: {what}{meant_by(name, known) or ': leave it out'}") for name in unknown])
-    return {name: value for name, value in arguments.items() if name in known}
+    bases, removed = trainer_class.__mro__, ("credit", "credit_state", "load_credit_state")
+    for base in bases[: bases.index(ours)]:
+        for name in vars(base).keys() & removed:
+            fix = "make it an object with credit, state_dict and load_state_dict, and give it as credit=…"
+            raise TypeError(f"{base.__name__}.{name} has no effect: {fix} (see trl-credit help credit_contract).")
 
 
 def reward_rows(args: CreditConfig, kwargs: dict[str, Any], first_rows: list[FirstRows]) -> list[Rows]:
@@ -129,13 +110,10 @@ def check_made(trainer: trl.GRPOTrainer, *, needs_drift: bool) -> None:
         what = f"credit={args.credit!r} changes nothing while the policy that is trained is the one that sampled"
         fix = "raise steps_per_generation or num_iterations"
         logger.warning(f"{what}, and {updates} is one update per batch of responses: {fix}")
-    window = args.gradient_accumulation_steps
-    one_update = number(f"{window} (gradient_accumulation_steps) or less", lambda x: x <= window)
-    wrong = unmet(args, when(steps_per_generation=one_update, num_iterations=1, beta=0.0))
-    if args.baseline == "optimal" and wrong:
+    if args.baseline == "optimal" and not (args.is_aligned and args.beta == 0.0):
         what = "baseline='optimal' (OPO) is derived for one update per batch of responses and no KL"
-        fix = f"set {in_words(wrong)}, unless you intend this"
-        logger.warning(f"{what}, and this run has {values_of(args, wrong)}: {fix}")
+        has = values_of(args, ["steps_per_generation", "gradient_accumulation_steps", "num_iterations", "beta"])
+        logger.warning(f"{what}, and this run has {has}: change them, unless you intend this")
 
 
 def override_of(trainer: trl.GRPOTrainer, name: str) -> str | None:

@@ -169,6 +169,8 @@ class TrlScoring:
         if is_chat and any(getattr(tokenizer, name, None) for name in ("response_template", "response_schema")):
             pairs = zip(completion_ids, trainer._tokenize_prompts(prompts)[0], strict=True)
             return [[parse_response(tokenizer, ids, prefix=prefix)] for ids, prefix in pairs]
+        if not completion_ids:  # of which batch_decode makes one empty text
+            return []
         texts = trainer.processing_class.batch_decode(completion_ids, skip_special_tokens=True)
         return [[{"role": "assistant", "content": text}] for text in texts] if is_chat else texts
 

@@ -45,11 +45,10 @@ class TrlLog:
 
     def reward_range(self, rewards: torch.Tensor) -> None:
         """Logs the smallest and the largest total reward of a generation batch, shape (N,)."""
-        low, high = rewards.nan_to_num(nan=torch.inf).amin(), rewards.nan_to_num(nan=-torch.inf).amax()
-        low, high = torch.stack([low, high]).tolist()
-        if low <= high:  # or all are NaN
-            self._meter.metrics["reward_min"].append(low)
-            self._meter.metrics["reward_max"].append(high)
+        known = [x for x in rewards.tolist() if not math.isnan(x)]
+        if known:
+            self._meter.metrics["reward_min"].append(min(known))
+            self._meter.metrics["reward_max"].append(max(known))
 
     def entries(self, count: int) -> list[dict[str, Any]]:
         """The last entries of the table, without advantages: column → value, the same on all processes."""
@@ -86,11 +85,10 @@ class TrlLog:
             self._meter.record(self._recorded)
         if len(calls) < 2:
             return
-        weights = [rows for rows, _ in calls]
         for name, values in self._meter.metrics.items():
             starts = [before.get(name, 0) for _, before in calls]
-            ends = [*starts[1:], len(values)]
-            new = [(x, w) for a, b, w in zip(starts, ends, weights, strict=True) for x in values[a:b]]
+            parts = zip(calls, starts, [*starts[1:], len(values)], strict=True)
+            new = [(x, rows) for (rows, _), start, end in parts for x in values[start:end]]
             if len(new) > 1:
                 values[starts[0] :] = [_pool(name, [(x, w) for x, w in new if not math.isnan(x)])]
 

@@ -6,19 +6,16 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from trl import GRPOTrainer
 from trl.chat_template_utils import parse_response
 
 from ..credit.tokens import turn_numbers
+from ..rollouts.policy import Continuation
 from .engine_calls import temporarily
-from .scoring import Rollouts
-
-
-if TYPE_CHECKING:
-    from .engine import TrlEngine
+from .scoring import Rollouts, TrlScoring
 
 
 # before TRL 1.16 the types of a call's arguments are not those of the tool
@@ -54,12 +51,16 @@ class TurnRollouts:
     Args:
         trainer (`GRPOTrainer`):
             With environments that have `snapshot()` and `restore(state)`.
-        engine ([`TrlEngine`]):
-            Samples the first turn of each continuation, and scores the conversations.
+        scoring ([`TrlScoring`]):
+            Scores the conversations.
+        continue_prefixes (`Callable`):
+            `(prefixes, n=…, budgets=…)` → the first turn of each continuation.
     """
 
-    def __init__(self, trainer: GRPOTrainer, engine: "TrlEngine") -> None:
-        self._trainer, self._engine = trainer, engine
+    def __init__(
+        self, trainer: GRPOTrainer, scoring: TrlScoring, continue_prefixes: Callable[..., list[Continuation]]
+    ) -> None:
+        self._trainer, self._scoring, self._continue_prefixes = trainer, scoring, continue_prefixes
         self.batch: Rollouts | None = None  # the last one
         self.snapshots: list[list[Any]] = []  # per turn, the state of each environment before it
         self._pool: dict[Any, list[Any]] = {}
@@ -93,7 +94,7 @@ class TurnRollouts:
         """
         trainer = self._trainer
         prefixes = [prompt_ids[row] + completion_ids[row][:b] for row, b in places]
-        continuations = iter(self._engine.continue_prefixes(prefixes, n=n, budgets=budgets))
+        continuations = iter(self._continue_prefixes(prefixes, n=n, budgets=budgets))
         used: Counter = Counter()
         conversations = [
             self._begun(row, b, prefix, next(continuations).ids, completion_ids[row][:b], used)
@@ -104,15 +105,11 @@ class TurnRollouts:
         # processes with fewer conversations score the first of their batch again, so that all gather equal shapes
         first = trainer.environments[0], list(completion_ids[0]), self.batch.written[0]
         scored = conversations + [_Continued(0, sys.maxsize, 0, None, *first, [])] * (n * most - len(conversations))
-        others = Rollouts(
-            [self.batch.examples[x.row] for x in scored],
-            [self.batch.prompts[x.row] for x in scored],
-            [self._before(x.row, x.turn) + x.added for x in scored],
-            [x.ids for x in scored],
-            [x.written for x in scored],
-        )
+        rows = ([column[x.row] for x in scored] for column in (self.batch.examples, self.batch.prompts))
+        completions = [self._before(x.row, x.turn) + x.added for x in scored]
+        others = Rollouts(*rows, completions, [x.ids for x in scored], [x.written for x in scored])
         with temporarily(trainer, environments=[x.environment for x in scored]):
-            rewards = self._engine.score_others(others, own=len(conversations))
+            rewards = self._scoring.score_others(others, own=len(conversations))
         return rewards, [x.ids[x.begin :] for x in conversations]
 
     def _begun(self, row: int, b: int, prefix: list[int], new: list[int], ids: list[int], used: Counter) -> _Continued:
@@ -138,13 +135,9 @@ class TurnRollouts:
         for turn in sorted({x.turn for x in conversations}):
             part = [x for x in conversations if x.turn == turn]
             tools = [self._tools_of(x) for x in part]
-            state = {
-                "environments": [x.environment for x in part],
-                "_batch_environments": [x.name for x in part],
-                "_sync_tool_dicts": [sync for sync, _ in tools],
-                "_async_tool_dicts": [waiting for _, waiting in tools],
-                "max_tool_calling_iterations": trainer.max_tool_calling_iterations - turn,
-            }
+            state = {"max_tool_calling_iterations": trainer.max_tool_calling_iterations - turn}
+            state |= {"environments": [x.environment for x in part], "_batch_environments": [x.name for x in part]}
+            state |= {"_sync_tool_dicts": [x for x, _ in tools], "_async_tool_dicts": [x for _, x in tools]}
             prompts = [self.batch.prompts[x.row] + self._before(x.row, turn) for x in part]
             texts = [prompt_ids[x.row] for x in part], [x.ids for x in part], [x.added for x in part]
             with temporarily(trainer, **state):

@@ -4,10 +4,11 @@ import hashlib
 import random
 
 import trl
-from worker import QUIET, print_result, run_main
+from worker import ON_CPU, QUIET, kept, logged, print_result, size_of
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.demo import TASKS, StepCalculator, agent_dataset, agent_reward, demo_settings
+from trl_credit.loss.batch import unpadded
 from trl_credit.rollouts.policy import Continuation
 
 
@@ -50,36 +51,24 @@ def scripted(trainer: CreditTrainer) -> None:
 
 
 def run(case: str, rows: int, folder: str) -> None:
-    settings = {**QUIET, "per_device_train_batch_size": rows, "max_steps": 2, "max_completion_length": 200}
-    settings |= {"log_credit": 0, "optim": "sgd", "learning_rate": 0.01, "shuffle_dataset": False, **CASES[case]}
-    args = CreditConfig(
-        f"{folder}/{case}", use_cpu=True, bf16=False, **demo_settings(CreditConfig, task=TASK, **settings)
-    )
+    settings = {"per_device_train_batch_size": rows, "max_steps": 2, "max_completion_length": 200, "log_credit": 0}
+    settings |= {**QUIET, "optim": "sgd", "learning_rate": 0.01, "shuffle_dataset": False, **CASES[case]}
+    args = CreditConfig(f"{folder}/{case}", **ON_CPU, **demo_settings(CreditConfig, task=TASK, **settings))
     data = agent_dataset(16)
     trainer = CreditTrainer(TASK.model_path, agent_reward, args, train_dataset=data, environment_factory=StepCalculator)
     scripted(trainer)
-    made, make = [], trainer.make_batch
-    trainer.make_batch = lambda inputs: made.append(make(inputs)) or made[-1]
-    gathered, gather = [], trainer.accelerator.gather
-    trainer.accelerator.gather = lambda x: gathered.append(x) or gather(x)
+    batches, gathered = kept(trainer, "make_batch"), kept(trainer.accelerator, "gather")
     trainer.train()
     print_result(
         case=case,
         collectives=len(gathered),
-        rewards=[m.batch.rewards_per_func.tolist() for m in made],
-        advantages=[
-            [row[: len(ids)] for row, ids in zip(m.advantages.tolist(), m.batch.completion_ids, strict=True)]
-            for m in made
-        ],
-        parameters=sum(p.double().abs().sum().item() for p in trainer.model.parameters()),
-        log=[row for row in trainer.state.log_history if "reward" in row],
+        rewards=[m.batch.rewards_per_func.tolist() for m in batches],
+        advantages=[unpadded(m.advantages, m.batch.written_t) for m in batches],
+        parameters=size_of(trainer.model),
+        log=logged(trainer),
     )
 
 
 def main(rows: str, folder: str) -> None:
     for case in CASES:
         run(case, int(rows), folder)
-
-
-if __name__ == "__main__":
-    run_main(main)

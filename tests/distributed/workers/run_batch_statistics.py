@@ -2,7 +2,7 @@
 
 import torch
 from accelerate import Accelerator
-from worker import print_result, run_main
+from worker import print_result
 
 from trl_credit import ClipCovConfig, CreditConfig, KLCovConfig
 from trl_credit.config.algorithm import Algorithm
@@ -47,7 +47,3 @@ def all_fields(config: CreditConfig, batch: BatchTokens) -> torch.Tensor:
     ids = batch.token_ids + 7 * batch.segment_ids + 50 * batch.turn_ids
     by_token = (batch.logp_t + batch.advantage_t + ids) * batch.mask_t + by_row.unsqueeze(1)
     return by_token + batch.mask_t.sum()
-
-
-if __name__ == "__main__":
-    run_main(main)

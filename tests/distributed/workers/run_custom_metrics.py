@@ -1,6 +1,6 @@
 """Trains with the metrics of a custom algorithm, and prints what it logged and what each process measured."""
 
-from worker import logged, parity, print_result, run_main, trainer_of
+from worker import logged, parity, print_result, trainer_of
 
 from trl_credit import CreditTrainer, assign_credit
 
@@ -27,7 +27,3 @@ def main(folder: str) -> None:
     trainer.train()
     rows = [[row["credit/surprise"], row["credit/length"]] for row in logged(trainer)]
     print_result(sums=Watched.sums, logged=rows)
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -1,7 +1,6 @@
 """Trains three steps with the evaluation callback, on any number of processes; test_evaluation_callback.py compares."""
 
-from fsdp_on_cpus import check_sharded, shard_on_cpus
-from worker import print_result, run_main, trainer_of
+from worker import check_sharded, print_result, shard_on_cpus, trainer_of
 
 from trl_credit import CreditTrainer
 from trl_credit.demo import demo_reward
@@ -20,7 +19,3 @@ def main(folder: str) -> None:
     check_sharded(trainer.model)
     rows = [{k: v for k, v in row.items() if k.startswith("eval_")} for row in trainer.state.log_history]
     print_result(logged=[row for row in rows if row])
-
-
-if __name__ == "__main__":
-    run_main(main)

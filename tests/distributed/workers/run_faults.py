@@ -8,7 +8,7 @@ import sys
 import time
 
 from transformers import TrainerCallback
-from worker import ON_CPU, run_main, trainer_of
+from worker import ON_CPU, trainer_of
 
 from trl_credit import HADWTrainer
 from trl_credit.demo import demo_reward
@@ -39,7 +39,3 @@ def main(fault: str, folder: str) -> None:
     saves = {"save_strategy": "steps" if fault == "full" else "no", "save_steps": 1}
     settings = {**ON_CPU, **sizes, **saves, "reward_timeout": 5.0, "callbacks": [Watch()]}
     trainer_of(HADWTrainer, reward, folder, **settings).train()
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 from tqdm import tqdm
-from worker import QUIET, print_result, run_main, trainer_of
+from worker import QUIET, print_result, trainer_of
 
 from trl_credit import SPOTreeConfig, SPOTreeTrainer
 from trl_credit.demo import demo_reward, demo_settings
@@ -74,7 +74,3 @@ def main(folder: str, kills: str) -> None:
         assert state["parts"]["replay"]["file"] == "replay.safetensors" and state["parts"]["difficulty"]["beliefs"]
         steps.append(json.loads((checkpoint / "trainer_state.json").read_text())["global_step"])
     print_result(steps=steps, half_written=half_written)
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -9,8 +9,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from fsdp_on_cpus import check_sharded, shard_on_cpus
-from worker import ON_CPU, logged, run_main, trainer_of
+from worker import ON_CPU, check_sharded, kept, logged, shard_on_cpus, trainer_of
 
 from trl_credit import CreditTrainer
 from trl_credit.rollouts.tree import Continuation
@@ -18,6 +17,9 @@ from trl_credit.rollouts.tree import Continuation
 
 OWN = Path(__file__).resolve().parents[2] / "data" / "own_functions.py"
 MASK = {"token_mask": "probability", "probability_threshold": 0.9, "loss_type": "dapo"}
+TREE = {"rollouts": "tree", "tree_branching": [3, 2], "tree_segment_length": 3, "replay_iterations": 2}
+FUNCTIONS = {"credit": "later_is_less", "token_mask": "same_mask", "segmentation": "every_third"}
+FUNCTIONS = {knob: f"{OWN}:{name}" for knob, name in FUNCTIONS.items()}
 CASES = {
     "grpo": {"loss_type": "grpo", "beta": 0.05},
     "ha_dw": {"difficulty": "history", "importance": "eligible", "loss_type": "dapo"},
@@ -26,23 +28,8 @@ CASES = {
     "mask": {**MASK, "beta": 0.05},
     "bound": {"td_upper_bound": True, "loss_type": "dapo", "temperature": 1.3},
     "chain": {**MASK, "rollouts": "chain", "rollouts_per_state": 2, "cutpoint_interval": 2},
-    "tree": {
-        "rollouts": "tree",
-        "tree_branching": [3, 2],
-        "tree_segment_length": 3,
-        "replay_iterations": 2,
-        "difficulty": "history",
-        "loss_type": "dapo",
-    },
-    "own": {
-        "credit": f"{OWN}:later_is_less",
-        "token_mask": f"{OWN}:same_mask",
-        "segmentation": f"{OWN}:every_third",
-        "importance": "eligible",
-        "rollouts": "chain",
-        "rollouts_per_state": 2,
-        "loss_type": "dapo",
-    },
+    "tree": {**TREE, "difficulty": "history", "loss_type": "dapo"},
+    "own": {**FUNCTIONS, "importance": "eligible", "rollouts": "chain", "rollouts_per_state": 2, "loss_type": "dapo"},
 }
 
 
@@ -58,10 +45,8 @@ def draw(prefix: list[int], occurrence: int, length: int) -> list[int]:
 
 def vowels(prompts: list[str], completions: list[str], **kwargs) -> list[float]:
     """Share of odd digits among the first five characters; 0 where the prompt ends in an even digit."""
-    return [
-        0.0 if int(p[-2]) % 2 == 0 else sum(c in "13579" for c in t[:5]) / 5
-        for p, t in zip(prompts, completions, strict=True)
-    ]
+    shares = [sum(c in "13579" for c in text[:5]) / 5 for text in completions]
+    return [share * (int(prompt[-2]) % 2) for prompt, share in zip(prompts, shares, strict=True)]
 
 
 def continue_once(prefixes, *, n, budgets, **others):
@@ -76,11 +61,17 @@ class Scripted(CreditTrainer):
 
     def _generate_single_turn(self, prompt_ids, *args, **kwargs):
         asked: Counter[tuple] = Counter()
-        found = []
+        responses = []
         for ids in prompt_ids:
-            found.append(draw(list(ids), asked[tuple(ids)], self.max_completion_length))
+            responses.append(draw(list(ids), asked[tuple(ids)], self.max_completion_length))
             asked[tuple(ids)] += 1
-        return found, None
+        return responses, None
+
+
+def is_idle(batch: dict) -> bool:
+    """Whether no token has an advantage."""
+    mask, advantages = batch["completion_mask"] * batch.get("tool_mask", 1), batch["advantages"]
+    return not bool(((advantages.view(len(mask), -1) * mask) != 0).any())
 
 
 def run(case: str, folder: Path, per_device: int, accumulation: int) -> None:
@@ -89,22 +80,11 @@ def run(case: str, folder: Path, per_device: int, accumulation: int) -> None:
     sizes = {"per_device_train_batch_size": per_device, "gradient_accumulation_steps": accumulation}
     sizes |= {"max_steps": 3, "max_completion_length": 12}
     trainer = trainer_of(Scripted, vowels, folder / case, **ON_CPU, **sgd, **sizes, **CASES[case])
-    idle = []
-    make = trainer._generate_and_score_completions
-
-    def watched(inputs):
-        output = make(inputs)
-        mask = output["completion_mask"] * output.get("tool_mask", 1)
-        advantages = output["advantages"]
-        advantages = advantages if advantages.dim() == 2 else advantages.unsqueeze(1)
-        idle.append(not bool(((advantages * mask) != 0).any()))
-        return output
-
-    trainer._generate_and_score_completions = watched
+    batches = kept(trainer, "_generate_and_score_completions")
     trainer.train()
     check_sharded(trainer.model)
     trainer.save_model(str(folder / case))
-    result = {"idle": idle, "log": logged(trainer)}
+    result = {"idle": [is_idle(batch) for batch in batches], "log": logged(trainer)}
     (folder / case / f"rank{trainer.processes.rank}.json").write_text(json.dumps(result))
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.free_memory()
@@ -114,7 +94,3 @@ def main(folder: str, per_device: str, accumulation: str) -> None:
     shard_on_cpus()
     for case in CASES:
         run(case, Path(folder), int(per_device), int(accumulation))
-
-
-if __name__ == "__main__":
-    run_main(main)

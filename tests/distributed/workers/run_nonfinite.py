@@ -5,9 +5,8 @@ import math
 from pathlib import Path
 
 import torch
-from fsdp_on_cpus import check_sharded, shard_on_cpus
 from transformers import TrainerCallback
-from worker import ON_CPU, kept, logged, parity, run_main, trainer_of
+from worker import ON_CPU, check_sharded, kept, logged, parity, shard_on_cpus, trainer_of
 
 from trl_credit import HADWTrainer
 
@@ -38,18 +37,14 @@ class Weights(TrainerCallback):
     """Copies of this process's parts of all weights, after each update."""
 
     def __init__(self) -> None:
-        self.found: list[list[torch.Tensor]] = []
+        self.updates: list[torch.Tensor] = []
 
     def on_step_end(self, args, state, control, model, **kwargs) -> None:
-        self.found.append(local(model))
+        self.updates.append(local(model))
 
 
-def local(model: torch.nn.Module) -> list[torch.Tensor]:
-    return [getattr(p, "ds_tensor", p).detach().clone() for p in model.parameters()]
-
-
-def same(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
-    return all(map(torch.equal, left, right))
+def local(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([getattr(p, "ds_tensor", p).detach().flatten() for p in model.parameters()])
 
 
 def run_window(folder: str, generation: int, prompts: int, poisoned: int | None) -> dict:
@@ -64,11 +59,11 @@ def run_window(folder: str, generation: int, prompts: int, poisoned: int | None)
 
     def counted(*args):
         before = len(gathered) + len(reduced)
+        ends.append(accelerator.sync_gradients)
         try:
             return compute(*args)
         finally:
             counts.append(len(gathered) + len(reduced) - before)
-            ends.append(accelerator.sync_gradients)
 
     trainer._compute_loss = counted
     try:
@@ -79,9 +74,9 @@ def run_window(folder: str, generation: int, prompts: int, poisoned: int | None)
         "collectives": [count - min(counts) for count in counts],
         "ends": ends,
         "error": error,
-        "updates": len(weights.found),
-        "moved": len(weights.found) > 1 and not same(*weights.found[:2]),
-        "as_before": same(weights.found[-1], local(trainer.model)),
+        "updates": len(weights.updates),
+        "moved": len(weights.updates) > 1 and not torch.equal(*weights.updates[:2]),
+        "as_before": torch.equal(weights.updates[-1], local(trainer.model)),
     }
 
 
@@ -99,13 +94,9 @@ def run_steps(folder: str) -> list[dict]:
 def main(part: str, folder: str) -> None:
     if part == "steps":
         shard_on_cpus()
-        found = run_steps(folder)
+        log = run_steps(folder)
     else:
-        found = {case: run_window(f"{folder}/{case}", *sizes) for case, sizes in WINDOWS.items()}
+        log = {case: run_window(f"{folder}/{case}", *sizes) for case, sizes in WINDOWS.items()}
     rank = torch.distributed.get_rank()
-    (Path(folder) / f"rank{rank}.json").write_text(json.dumps(found))
+    (Path(folder) / f"rank{rank}.json").write_text(json.dumps(log))
     torch.distributed.barrier()
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from run_two_processes import by_prompt
 from transformers import TrainerCallback
-from worker import ON_CPU, QUIET, parity, run_main, trainer_of
+from worker import ON_CPU, QUIET, parity, trainer_of
 
 from trl_credit import CreditTrainer, SPOTreeTrainer
 from trl_credit.demo import demo_settings
@@ -46,7 +46,3 @@ def main(part: str, folder: str, kind: str = "trees") -> None:
     else:
         run(kind, Path(folder) / "uninterrupted")
         run(kind, Path(folder) / "killed", kill=True)
-
-
-if __name__ == "__main__":
-    run_main(main)

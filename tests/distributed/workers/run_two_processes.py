@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
-from worker import QUIET, kept, kept_batches, logged, print_result, run_main, size_of, trainer_of
+import torch
+from transformers import TrainerCallback
+from worker import QUIET, kept, logged, print_result, size_of, trainer_of
 
-from trl_credit import CreditConfig, CreditTrainer
+from trl_credit import CreditConfig, CreditTrainer, STraceTrainer
 from trl_credit.demo import demo_reward, demo_settings
+from trl_credit.loss.batch import loss_mask
 
 
 MASK = {"token_mask": "probability"}
@@ -58,11 +61,10 @@ def run(part: str, case: str, folder: str) -> None:
     reward = by_prompt if part == "groups" else constant if case == "nothing" else demo_reward
     trainer = trainer_of(CreditTrainer, reward, f"{folder}/{case}", loss_type="dapo", **settings)
     before = size_of(trainer.model)
-    batches, rewards = kept_batches(trainer)
-    made = kept(trainer, "make_batch")
+    batches, made = kept(trainer, "_generate_and_score_completions"), kept(trainer, "make_batch")
     gathered, reduced = (kept(trainer.accelerator, name) for name in ("gather", "reduce"))
     trainer.train()
-    masks = [b["completion_mask"] * b.get("tool_mask", 1) for b in batches]
+    masks = [loss_mask(b) for b in batches]
     decode = trainer.tokenizer.batch_decode
     texts = [[decode(x, skip_special_tokens=True) for x in (m.batch.prompt_ids, m.batch.completion_ids)] for m in made]
     rates = Path(folder) / f"{case}-{trainer.processes.rank}.jsonl"  # as each process knows them
@@ -71,7 +73,7 @@ def run(part: str, case: str, folder: str) -> None:
     print_result(
         case=case,
         collectives=len(gathered) + len(reduced),
-        rewards=[r[:, 0].tolist() for r in rewards],
+        rewards=[m.batch.rewards_per_func[:, 0].tolist() for m in made],
         advantages=[b["advantages"].tolist() for b in batches],
         num_items=[float(b["num_items_in_batch"]) for b in batches],
         tokens=[int(m.sum()) for m in masks],
@@ -90,10 +92,63 @@ def run(part: str, case: str, folder: str) -> None:
     )
 
 
+class Steps(TrainerCallback):
+    """Counts passes with a gradient, and sums parameters, in every step."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model, self.passes, self.parameters = model, [0], []
+        model.register_forward_pre_hook(self.see)
+
+    def see(self, *args: object) -> None:
+        self.passes[-1] += torch.is_grad_enabled()
+
+    def on_step_end(self, *args: object, **kwargs: object) -> None:
+        self.passes.append(0)
+        self.parameters.append(size_of(self.model))
+
+
+def run_skipping(folder: str) -> None:
+    for skip in ("off", "auto"):
+        calls = []
+
+        def reward(completions, calls=calls, **kwargs):
+            """Batches in turn have a signal everywhere, nowhere, in the rows of one process, in one group."""
+            scores = [sum((i + 1) * ord(c) for i, c in enumerate(text)) % 97 / 97 for text in completions]
+            own = torch.distributed.get_rank()
+            counted = ((8, 8), (0, 0), (0, 8), (4, 0))[len(calls) % 4][own]
+            calls.append(1)
+            return [x if i < counted else 0.5 for i, x in enumerate(scores)]
+
+        sizes = {"max_steps": 8, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+        sizes |= {"steps_per_generation": 4, "max_completion_length": 16, "learning_rate": 1e-3, "weight_decay": 0.1}
+        knobs = {"length_sort": "off", "skip_zero_advantage": skip}
+        trainer = trainer_of(CreditTrainer, reward, f"{folder}/{skip}", **sizes, **knobs)
+        steps = Steps(trainer.accelerator.unwrap_model(trainer.model))
+        trainer.add_callback(steps)
+        trainer.train()
+        rows = [row for row in trainer.state.log_history if "credit/skipped_updates" in row]
+        shares = [row.get("credit/skipped_micro_batches") for row in rows]
+        print_result(skip=skip, passes=steps.passes[:8], parameters=steps.parameters, shares=shares)
+
+
+def run_logging(folder: str) -> None:
+    for case, every in (("without", 0), ("whole", 1), ("broken", 1), ("full", 1)):
+        output = Path(folder) / case
+        # groups of 4 on rows of 2 · 2 · 3: the second lies on both processes
+        sizes = {"max_steps": 4, "per_device_train_batch_size": 3, "steps_per_generation": 2}
+        sizes |= {"gradient_accumulation_steps": 1, "max_completion_length": 40, "learning_rate": 1e-4}
+        trainer = trainer_of(STraceTrainer, demo_reward, output, **sizes, beta=0.01, log_credit=every)
+        if case == "broken" and trainer.processes.rank == 1:
+            trainer.engine.decode = None  # on one process only
+        if case == "full" and trainer.processes.rank == 0:
+            output.mkdir(parents=True, exist_ok=True)
+            (output / "credit_log").write_text("in the way")
+        trainer.train()
+        print_result(case=case, parameters=size_of(trainer.model), off=trainer._rollout_log.is_off)
+
+
 def main(part: str, folder: str) -> None:
+    if part in ("skip", "log"):
+        return run_skipping(folder) if part == "skip" else run_logging(folder)
     for case in CASES[part]:
         run(part, case, folder)
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -1,5 +1,7 @@
-"""Shared by the worker scripts: settings of a short run, and results that a test reads from standard output."""
+"""Starts a worker, and what workers share: settings of a short run, and results that a test reads from standard
+output."""
 
+import importlib
 import json
 import sys
 from collections.abc import Callable
@@ -7,6 +9,9 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
+from torch.distributed.tensor import DTensor
 
 from trl_credit.demo import demo_dataset, demo_model_path
 
@@ -21,13 +26,6 @@ def trainer_of(trainer_class: Any, reward: Callable, folder: object, *, prompts:
     args = trainer_class.config_class(str(folder), **{**QUIET, **settings})
     data = demo_dataset(prompts)
     return trainer_class(demo_model_path(), reward, args, train_dataset=data, callbacks=callbacks)
-
-
-def run_main(main: Callable[..., None]) -> None:
-    """Calls `main` with the arguments of the command line."""
-    torch.set_num_threads(1)
-    main(*sys.argv[1:])
-    PartialState().destroy_process_group()
 
 
 def print_result(**result: Any) -> None:
@@ -50,24 +48,37 @@ def logged(trainer: Any) -> list[dict]:
 
 def kept(owner: Any, name: str) -> list[Any]:
     """A list that grows with what a method returns."""
-    found, method = [], getattr(owner, name)
-    setattr(owner, name, lambda *args, **kwargs: found.append(method(*args, **kwargs)) or found[-1])
-    return found
-
-
-def kept_batches(trainer: Any) -> tuple[list[dict], list[torch.Tensor]]:
-    """Lists that grow with every generation batch and with its rewards (N, functions)."""
-    rewards, make = [], trainer.make_batch
-
-    def noted(inputs: list[dict]) -> Any:
-        made = make(inputs)
-        rewards.append(made.batch.rewards_per_func)
-        return made
-
-    trainer.make_batch = noted
-    return kept(trainer, "_generate_and_score_completions"), rewards
+    results, method = [], getattr(owner, name)
+    setattr(owner, name, lambda *args, **kwargs: results.append(method(*args, **kwargs)) or results[-1])
+    return results
 
 
 def parity(completions: list[str], **kwargs: Any) -> list[float]:
     """A reward with signal: a small batch may have only zeros for the task's own reward."""
     return [float(sum(map(ord, text)) % 2) for text in completions]
+
+
+def shard_on_cpus() -> None:
+    """Makes accelerate shard on CPU processes that are configured for FSDP2, as it does on accelerators alone."""
+    original = AcceleratorState.__init__
+
+    def init(self, *args, fsdp_plugin=None, **kwargs):
+        first = not self.initialized
+        original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if first and fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type = DistributedType.FSDP
+            self.fsdp_plugin = fsdp_plugin
+
+    AcceleratorState.__init__ = init
+
+
+def check_sharded(model: torch.nn.Module) -> None:
+    """Fails if FSDP was configured and a parameter is not sharded."""
+    if AcceleratorState().distributed_type == DistributedType.FSDP:
+        assert all(isinstance(p, DTensor) for p in model.parameters())
+
+
+if __name__ == "__main__":  # the name of a worker, and the arguments of its `main`
+    torch.set_num_threads(1)
+    importlib.import_module(sys.argv[1].removesuffix(".py")).main(*sys.argv[2:])
+    PartialState().destroy_process_group()
