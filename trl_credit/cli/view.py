@@ -63,15 +63,13 @@ def check_output(path: str | Path) -> Path:
     """The path of a page.
 
     Raises:
-        ValueError: the name does not end in .html, or its folder does not exist or is read-only.
+        ValueError: the name does not end in .html, or its folder does not exist.
     """
     path = Path(path)
     if path.suffix not in (".html", ".htm"):
         raise ValueError(f"--output {path}: the name of the page must end in .html")
     if not path.parent.is_dir():
         raise ValueError(f"--output {path}: there is no folder {path.parent}: make it first")
-    if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"--output {path}: {path.parent} cannot be written to: choose another folder")
     return path
 
 

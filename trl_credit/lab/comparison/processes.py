@@ -94,7 +94,7 @@ class _Job:
         return (errors or output or [f"its process ended with exit code {self.process.returncode}"])[-1]
 
 
-class Interrupted(Exception):
+class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM ended the runs. Its argument is the signal."""
 
 

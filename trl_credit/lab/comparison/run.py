@@ -9,8 +9,8 @@ from .grid import TUNING, Grid, Run
 from .groups import Group, make_group
 from .histories import History, read_history
 from .processes import train_all
+from .results import tuned_rows
 from .scoring import scored_runs
-from .tuning import tuned_rows
 
 
 @dataclass

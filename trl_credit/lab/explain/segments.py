@@ -90,7 +90,8 @@ def rolled_out(
     config_class, trainer_class = ALGORITHMS[name]
     size, length = max(map(len, groups)), max(len(response["tokens"]) for response in shard.responses)
     sizes = {"num_generations": size, "per_device_train_batch_size": size, "max_completion_length": length}
-    config = config_class(**sizes, save_strategy="no", **settings)
+    temperature = shard.header.get("temperature") or 1.0
+    config = config_class(**sizes, save_strategy="no", temperature=temperature, **settings)
     trainer = trainer_class(model, reward, config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
     torch.manual_seed(config.seed)
     advantages, ids = torch.zeros(len(rows), length, dtype=torch.float64), torch.full((len(rows), length), -1)

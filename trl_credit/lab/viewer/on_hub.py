@@ -86,7 +86,7 @@ def push_with_rollouts(
     refuse_tokens(root, files, token)
     write_rollouts(folder, page=page, token=token)
     command = retry_command(folder, repo_id, private=private, revision=revision, endpoint=endpoint, with_rollouts=True)
-    beside = {DATASET_FOLDER: (dataset_id(repo_id), "dataset"), SPACE_FOLDER: (space_id(repo_id), "space")}
+    beside = {DATASET_FOLDER: (f"{repo_id}-rollouts", "dataset"), SPACE_FOLDER: (f"{repo_id}-credit", "space")}
     with interruptible(folder, command):
         hint = f"Nothing was sent. To try again: {command}"
         model, *_ = [open_repo(x, repo_type=y, hint=hint, **access) for x, y in ((repo_id, None), *beside.values())]
@@ -95,19 +95,9 @@ def push_with_rollouts(
         urls = [push_files(root, files, repo_id, revision=revision, **options)]
         for part, (name, kind) in beside.items():
             replaced = (RESPONSES, STEPS, TREES)
-            files = rollout_files(folder)[part]
+            files = [file for file in ("README.md", *replaced, PAGE) if (root / part / file).is_file()]
             urls.append(push_files(root / part, files, name, repo_type=kind, replaced=replaced, **options))
     return urls
-
-
-def dataset_id(repo_id: str) -> str:
-    """The id of the data set that belongs to a model."""
-    return f"{repo_id}-rollouts"
-
-
-def space_id(repo_id: str) -> str:
-    """The id of the Space that belongs to a model."""
-    return f"{repo_id}-credit"
 
 
 def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -> None:
@@ -163,8 +153,8 @@ def write_cards(folder: str | Path, repo_id: str) -> None:
     card = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(TEMPLATE.read_text("utf-8"))
     text = card.render(
         model=repo_id,
-        dataset=dataset_id(repo_id),
-        space=space_id(repo_id),
+        dataset=f"{repo_id}-rollouts",
+        space=f"{repo_id}-credit",
         algorithm=escape(algorithms[-1]),
         count=f"{pq.read_metadata(data / RESPONSES).num_rows:,}",
         logged=f"{len(algorithms):,}",
@@ -174,15 +164,8 @@ def write_cards(folder: str | Path, repo_id: str) -> None:
     about = {"pretty_name": f"Rollouts of {name} with credit per token", "tags": tags, "configs": configs}
     write_atomically(data / "README.md", f"{_front(about)}{text}")
     about = {"title": f"Credit per token of {name}", "sdk": "static", "app_file": PAGE, "tags": ["trl-credit"]}
-    about |= {"models": [repo_id], "datasets": [dataset_id(repo_id)]}
+    about |= {"models": [repo_id], "datasets": [f"{repo_id}-rollouts"]}
     write_atomically(Path(folder) / SPACE_FOLDER / "README.md", _front(about))
-
-
-def rollout_files(folder: str | Path) -> dict[str, list[str]]:
-    """The files that a push sends, by folder of the run."""
-    data = Path(folder) / DATASET_FOLDER
-    tables = [name for name in (RESPONSES, STEPS, TREES) if (data / name).is_file()]
-    return {DATASET_FOLDER: ["README.md", *tables], SPACE_FOLDER: ["README.md", PAGE]}
 
 
 def _texts(shard: Shard) -> set[str]:
