@@ -39,14 +39,14 @@ class Counted:
             return make(inputs)
 
         def generate(*args, **kwargs):
-            found = single(*args, **kwargs)
-            self.generated += sum(map(len, found[0]))
-            return found
+            sampled = single(*args, **kwargs)
+            self.generated += sum(map(len, sampled[0]))
+            return sampled
 
         def continue_prefixes(*args, **kwargs):
-            before, found = self.generated, continued(*args, **kwargs)  # whose calls of the engine may write more
-            self.generated = before + sum(len(one.ids) for one in found)
-            return found
+            before, rollouts = self.generated, continued(*args, **kwargs)  # whose calls of the engine may write more
+            self.generated = before + sum(len(one.ids) for one in rollouts)
+            return rollouts
 
         def compute_loss(model, inputs):
             mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
@@ -74,19 +74,19 @@ def test_tokens_are_those_of_the_engine_and_of_the_loss(algo, settings, make_tra
     counted = Counted(trainer)
     trainer.train()
     trainer.functions = getattr(trainer, "functions", None) or functions_of(trainer)
-    found = make_history(vars(trainer.state), identity(trainer))
-    assert set(found.totals) == set(AXES) and found.totals["steps"] == trainer.args.max_steps and found.is_finished
-    assert found.totals["generated"] == pytest.approx(counted.generated) and counted.generated > 0
-    assert found.totals["prompts"] == counted.batches * trainer.args.generation_batch_size // 4  # 4 rows per prompt
-    assert found.totals["trained"] == pytest.approx(counted.trained, abs=0.01)
+    logged = make_history(vars(trainer.state), identity(trainer))
+    assert set(logged.totals) == set(AXES) and logged.totals["steps"] == trainer.args.max_steps and logged.is_finished
+    assert logged.totals["generated"] == pytest.approx(counted.generated) and counted.generated > 0
+    assert logged.totals["prompts"] == counted.batches * trainer.args.generation_batch_size // 4  # 4 rows per prompt
+    assert logged.totals["trained"] == pytest.approx(counted.trained, abs=0.01)
 
 
 def test_an_evaluation_is_placed_where_training_was():
     log = log_state([0.1, 0.2, 0.3])
     log["log_history"].insert(2, {"step": 2, "eval_demo/avg@4": 0.7, "eval_runtime": 3.0})
-    found = make_history(log, IDENTITY, metric="eval_demo/avg@4")
-    assert found.values.tolist() == [0.7] and found.axes["generated"].tolist() == [160]
-    assert found.totals["steps"] == 3 and found.at("steps", 3) == 0.7
+    logged = make_history(log, IDENTITY, metric="eval_demo/avg@4")
+    assert logged.values.tolist() == [0.7] and logged.axes["generated"].tolist() == [160]
+    assert logged.totals["steps"] == 3 and logged.at("steps", 3) == 0.7
     with pytest.raises(ValueError, match=r"logged no 'eval_demo/avg': did you mean 'eval_demo/avg@4'\?"):
         make_history(log, IDENTITY, metric="eval_demo/avg")
 
@@ -123,9 +123,9 @@ def test_scores_are_taken_at_the_point_that_all_runs_have_reached():
 
 def test_curves_have_the_span_of_all_seeds():
     group = make_group("a", [history([0.0, 1.0, 2.0]), history([2.0, 1.0, 0.0], seed=1)])
-    found = curve(group, "steps")
-    assert found.x.tolist() == [1, 2, 3] and found.middle.tolist() == [1, 1, 1]
-    assert found.low.tolist() == [0, 1, 0] and found.high.tolist() == [2, 1, 2]
+    line = curve(group, "steps")
+    assert line.x.tolist() == [1, 2, 3] and line.middle.tolist() == [1, 1, 1]
+    assert line.low.tolist() == [0, 1, 0] and line.high.tolist() == [2, 1, 2]
     longer = history([0.0, 1.0, 2.0], log={"tokens": 20.0}, seed=1)
     uneven = curve(make_group("a", [history([0.0, 1.0, 2.0]), longer]), "generated", points=3)
     assert uneven.x.tolist() == [160, 200, 240]  # from the later first point to the earlier last one

@@ -39,9 +39,9 @@ def run(make_trainer):
 
 def shown_steps(pages: list[str]) -> list[int]:
     """The steps of pages, each of which must hold one whole logged step."""
-    found = [Page(page).data["shards"] for page in pages]
-    assert all(len(shards) == 1 and len(shards[0]["responses"]) == 8 for shards in found)
-    return [shards[0]["header"]["step"] for shards in found]
+    by_page = [Page(page).data["shards"] for page in pages]
+    assert all(len(shards) == 1 and len(shards[0]["responses"]) == 8 for shards in by_page)
+    return [shards[0]["header"]["step"] for shards in by_page]
 
 
 # Trackers
@@ -51,13 +51,13 @@ def test_tensorboard(run):
     trainer = run("tensorboard")
     (folder,) = Path(trainer.args.output_dir).glob("runs/*")
     (events,) = folder.iterdir()  # no second writer
-    found = EventAccumulator(str(events)).Reload()
-    scalars = found.Tags()["scalars"]
+    written = EventAccumulator(str(events)).Reload()
+    scalars = written.Tags()["scalars"]
     assert {"credit/clip_fraction", "credit/trace_mass", "train/reward", "train/loss"} <= set(scalars)
     assert [name for name in scalars if name.startswith("train/credit")] == []
     logged = [row["credit/trace_mass"] for row in trainer.state.log_history if "credit/trace_mass" in row]
-    assert [x.value for x in found.Scalars("credit/trace_mass")] == pytest.approx(logged)
-    assert [x.step for x in found.Scalars("credit/trace_mass")] == [1, 2]
+    assert [x.value for x in written.Scalars("credit/trace_mass")] == pytest.approx(logged)
+    assert [x.step for x in written.Scalars("credit/trace_mass")] == [1, 2]
 
 
 @needs("trackio")
@@ -68,9 +68,9 @@ def test_trackio(run, tmp_path):
     with sqlite3.connect(TRACKIO_DIR / f"{tmp_path.name}.db") as database:
         rows = [json.loads(text) for (text,) in database.execute("SELECT metrics FROM metrics ORDER BY step")]
     database.close()
-    found = [row for row in rows if "credit/page" in row]
-    assert [row["train/global_step"] for row in found] == [1, 2]
-    pages = [(MEDIA_DIR / row["credit/page"]["file_path"]).read_text("utf-8") for row in found]
+    with_page = [row for row in rows if "credit/page" in row]
+    assert [row["train/global_step"] for row in with_page] == [1, 2]
+    pages = [(MEDIA_DIR / row["credit/page"]["file_path"]).read_text("utf-8") for row in with_page]
     assert shown_steps(pages) == [1, 2]
     # Trackio makes a part `credit` of the section `train` by itself
     masses = [row["train/credit/trace_mass"] for row in rows if "train/credit/trace_mass" in row]
@@ -120,9 +120,9 @@ def test_what_a_callback_is_given(make_trainer, tmp_path):
     writer, mine = object(), Mine()
     trainer = make_trainer(trainer_kwargs={"callbacks": [mine, TensorBoardCallback(writer)]})
     CreditPageCallback(trainer)
-    found = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, TensorBoardCallback)]
-    assert found[0] is mine and [type(callback) for callback in found[1:]] == [trackers._GroupedTensorBoard]
-    assert found[1].tb_writer is writer
+    theirs = [callback for callback in trainer.callback_handler.callbacks if isinstance(callback, TensorBoardCallback)]
+    assert theirs[0] is mine and [type(callback) for callback in theirs[1:]] == [trackers._GroupedTensorBoard]
+    assert theirs[1].tb_writer is writer
 
 
 # What is sent

@@ -37,11 +37,6 @@ def test_a_page_opens_with_the_token_of_largest_credit_and_says_where_it_came_fr
     assert page.evaluate("[document.activeElement === document.body, scrollY]") == [True, 0]
     page = show([shard], fragment="token=7")
     assert page.view("token") == [7]
-    flat = [{**row, "credit": row["advantages"]} for row in shard.responses]  # says nothing of its tokens
-    page = show([Shard(header("GRPO"), {}, flat), shard], fragment=f"group={group}&index={index}")
-    assert page.view("token") == [token]
-    nothing = [{**row, "credit": [0.0] * len(row["tokens"])} for row in shard.responses]
-    assert show([Shard(shard.header, {}, nothing)]).view("token") == [None]
 
 
 def test_the_policy_stops_what_would_get_past_the_escaping(show):

@@ -163,7 +163,7 @@ def _explained(
     import torch
 
     from ..lab.explain.credits import as_trained, explain
-    from ..lab.explain.segments import cost, rolled_out
+    from ..lab.explain.segments import rolled_out
     from ..rewards import resolve_reward
     from ..support.functions import FunctionRaised
 
@@ -174,10 +174,10 @@ def _explained(
         segments = None
         try:
             if key is not None and config.rollouts != "none":
-                price = cost(rollouts.shard, config)
-                if config.rollouts == "tree" or rollouts.model is None or args.reward is None:
-                    raise ValueError(price)
-                print(f"{name}: {price.partition(': give')[0]}", file=sys.stderr)
+                if config.rollouts == "tree":
+                    raise ValueError("it samples trees of its own: train with it and log_credit to look at them")
+                if rollouts.model is None or args.reward is None:
+                    raise ValueError("it values states by continuations: give --model and --reward to sample them")
                 config, segments = rolled_out(
                     rollouts.shard,
                     key,
