@@ -244,7 +244,7 @@ def runs_of(label, level, seeds, *, value=None, **identity):
 
 
 def results_of(*groups, **more):
-    return make_results(groups, groups[0], metric="reward", **{"command": "trl-credit compare …"} | more)
+    return make_results(groups, groups[0].label, metric="reward", **{"command": "trl-credit compare …"} | more)
 
 
 def markdown_of(*groups, **more):

@@ -30,7 +30,6 @@ from ..support.startup import prepare_process, quiet_start
 
 
 if TYPE_CHECKING:
-    from ..lab.comparison.groups import Group
     from ..lab.comparison.results import Results
 
 PROGRAM = "trl-credit compare"
@@ -103,7 +102,7 @@ def _compare_finished(args: Namespace) -> tuple["Results", bool]:
     from ..lab.comparison.results import make_results
 
     groups = group_runs([read_history(folder, metric=args.metric) for folder in args.runs])
-    baseline = _group(groups, _baseline(args.baseline, {group.label: group.label for group in groups}))
+    baseline = _baseline(args.baseline, {group.label: group.label for group in groups})
     remark = "The primary metric was named when these runs were finished, not before."
     names = {"metric": args.metric, "primary": args.primary, "command": args.command}
     return make_results(groups, baseline, remarks=[remark], **names), False
@@ -113,7 +112,6 @@ def _train_grid(args: Namespace, flags: list[str]) -> tuple["Results | None", bo
     """The results, `None` if no run of the verdict is finished, and whether a run failed."""
     from ..lab.comparison.entries import read_entries, read_equal, read_sweep
     from ..lab.comparison.grid_settings import Shared, make_grid
-    from ..lab.comparison.results import make_results
     from ..lab.comparison.run import train_grid
 
     prepare_process()  # as in the runs: functions may import modules of the current folder
@@ -124,24 +122,8 @@ def _train_grid(args: Namespace, flags: list[str]) -> tuple["Results | None", bo
     grid = make_grid(entries, args.seeds, shared, folder=Path(args.output_dir))
     for algorithm, names in grid.left_out.items():
         print(f"{algorithm} does not have {', '.join(names)}: left out")
-    trained = train_grid(grid, metric=args.metric, primary=args.primary, jobs=args.jobs)
-    if not trained.groups:
-        return None, True
-    baseline = _group(trained.groups, label)
-    if baseline.label != label:
-        trained.remarks.append(f"{label} has no finished run: the baseline is {baseline.label}.")
-    results = make_results(
-        trained.groups,
-        baseline,
-        metric=args.metric,
-        command=args.command,
-        primary=args.primary,
-        left_out=grid.left_out,
-        remarks=trained.remarks,
-        tuned=trained.tuned,
-        sweep=sweep and sweep.name,
-    )
-    return results, bool(trained.failed)
+    options = {"metric": args.metric, "primary": args.primary, "command": args.command, "jobs": args.jobs}
+    return train_grid(grid, baseline=label, **options)
 
 
 def _baseline(asked: str | None, labels: dict[str, str]) -> str:
@@ -152,8 +134,3 @@ def _baseline(asked: str | None, labels: dict[str, str]) -> str:
     if spelling(asked) not in by_spelling:
         raise ValueError(f"--baseline {asked!r} is not among the algorithms{choose(asked, set(labels.values()))}")
     return labels.get(asked) or by_spelling[spelling(asked)]
-
-
-def _group(groups: list["Group"], label: str) -> "Group":
-    """The group with this label, else the first one."""
-    return next((group for group in groups if group.label == label), groups[0])

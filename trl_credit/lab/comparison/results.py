@@ -97,7 +97,7 @@ class Results:
 
 def make_results(
     groups: Sequence[Group],
-    baseline: Group,
+    baseline: str,
     *,
     metric: str,
     command: str,
@@ -112,8 +112,8 @@ def make_results(
     Args:
         groups (list of [`Group`]):
             The runs of the verdict, at least one group, each with at least one run.
-        baseline ([`Group`]):
-            One of them.
+        baseline (`str`):
+            Label of one of them. If it has no run, the first group is the baseline, and a remark says so.
         metric (`str`):
             Name of the logged number.
         command (`str`):
@@ -129,15 +129,17 @@ def make_results(
         sweep (`str`, *optional*):
             Name of the setting that was tuned.
     """
-    others, base = [group for group in groups if group is not baseline], baseline.runs[0]
+    base = next((group for group in groups if group.label == baseline), groups[0])
+    absent = [] if base.label == baseline else [f"{baseline} has no finished run: the baseline is {base.label}."]
+    same = [g.label for g in groups if g is not base and has_same_gradient(g.runs[0], base.runs[0], swept=sweep)]
     content = {
         "version": 2,
         "command": command,
         "metric": metric,
         "primary": primary,
-        "baseline": baseline.label,
-        "same_gradient": [g.label for g in others if has_same_gradient(g.runs[0], base, swept=sweep)],
-        "remarks": list(remarks),
+        "baseline": base.label,
+        "same_gradient": same,
+        "remarks": [*remarks, *absent],
         "left_out": left_out or {},
         "sweep": sweep,
         "settings": differing_settings(groups, of_credit=False),
