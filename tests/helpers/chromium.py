@@ -16,15 +16,8 @@ from typing import Any
 
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35, "Tab": 9}
-FLAGS = (
-    "--headless=new",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--hide-scrollbars",
-    "--no-first-run",
-    "--disable-dev-shm-usage",
-)
+KEYS = {"ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40}
+FLAGS = "--headless=new --no-sandbox --disable-gpu --hide-scrollbars --no-first-run --disable-dev-shm-usage".split()
 
 
 def find_chromium() -> str | None:
@@ -138,10 +131,9 @@ class Chromium:
         """The size of the window, in CSS pixels."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
-    def prefer(self, scheme: str, *, media: str = "") -> None:
-        """Light or dark, on the screen or in print."""
-        features = [{"name": "prefers-color-scheme", "value": scheme}]
-        self.call("Emulation.setEmulatedMedia", media=media, features=features)
+    def prefer(self, scheme: str) -> None:
+        """Light or dark."""
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def _note(self, message: dict[str, Any]) -> None:
         match message:

@@ -99,17 +99,12 @@ def header(algorithm: str, *, step: int = 10, **fields: Any) -> dict[str, Any]:
         "step": step,
         "algorithm": algorithm,
         "trainer": f"{algorithm.replace('-', '')}Trainer",
-        "trl_credit": "0.2.0",
-        "run": None,
         "model": "Qwen/Qwen3-1.7B",
         "settings": {},
         "trace_decay": None,
         "clip": [0.2, 0.28],
         "beta": 0.0,
         "temperature": 1.0,
-        "groups_total": 8,
-        "groups_logged": 2,
-        "eos_token": "<|im_end|>",
         **fields,
     }
 

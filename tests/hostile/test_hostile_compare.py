@@ -19,7 +19,6 @@ ROW = {"step": 1, "reward": 0.5, "step_time": 1.0}
 LOGS = {
     "no identity": ({}, [ROW]),
     "rows that are no mappings": (IDENTITY, [["step_time"]]),
-    "batches of nothing": (IDENTITY | {"generation_batch_size": 0}, [ROW]),
     "a reward of NaN": (IDENTITY, [ROW | {"reward": float("nan")}]),
 }
 

@@ -1,4 +1,4 @@
-"""What each algorithm would do: credit on given responses, against closed forms and against what training logged."""
+"""What each algorithm would do: credit on the same responses, against closed forms and against what training logged."""
 
 import json
 import re
@@ -20,11 +20,11 @@ PLAIN = [name for name in ALGORITHMS if name not in ("spo_chain", "spo_tree", "v
 
 def rows(n=4, length=6, **more):
     g = torch.Generator().manual_seed(0)
-    found = []
+    responses = []
     for i in range(n):
         size = length - i % 2
         logps = (-2 * torch.rand(size, generator=g)).tolist()
-        found.append(
+        responses.append(
             {
                 "prompt": f"{i // 2}+1=",
                 "completion": "abcdef"[:size],
@@ -36,7 +36,7 @@ def rows(n=4, length=6, **more):
                 **more,
             }
         )
-    return found
+    return responses
 
 
 @pytest.fixture
@@ -61,23 +61,11 @@ def rollouts(tmp_path):
 
 
 OWN = """
-from trl_credit import Credit, assign_credit
+from trl_credit import Credit
 
 
 def f(config, tokens):
     return Credit(None, 2 * tokens.advantages)
-
-
-def GRPO(config, tokens):
-    return Credit(None, -tokens.advantages)
-
-
-def as_base(config, tokens):
-    return assign_credit(config, tokens)
-
-
-def crash(config, tokens):
-    raise RuntimeError("no such thing")
 
 
 def even(completions, answer, **kwargs):
@@ -96,7 +84,6 @@ def lacking(completions, truth, **kwargs):
 @pytest.fixture
 def own(tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
-    (tmp_path / "other.py").write_text(OWN)
     return tmp_path
 
 
@@ -118,7 +105,6 @@ def test_truncated_responses_are_unassigned_where_the_algorithm_leaves_them_out(
     [
         ("s_trace", {}, {"entropy": None}, "give --model"),
         ("ha_dw", {}, {"reward": 3.0}, "rewards lie outside of 0 to 1"),
-        ("s_trace", {"selector": "entropy_reference"}, {}, "reference model"),
         ("grpo", {"td_upper_bound": True}, {}, "td_upper_bound"),
     ],
 )
@@ -130,13 +116,13 @@ def test_responses_that_lack_something_are_refused(rollouts, algo, settings, cha
 
 def test_the_table(rollouts):
     shard = read_rollouts(rollouts())
-    found = [explain(shard, config_of(name), name=name) for name in PLAIN]
-    grpo, trace = (found[PLAIN.index(name)] for name in ("grpo", "s_trace"))
+    explained = [explain(shard, config_of(name), name=name) for name in PLAIN]
+    grpo, trace = (explained[PLAIN.index(name)] for name in ("grpo", "s_trace"))
     assert grpo.horizon == 0.0 and trace.horizon > 0.3
     shown = trace.shard.header
     assert shown["settings"]["selector"] == "entropy" and shown["trace_decay"] == 0.9
     assert "selector" not in grpo.shard.header["settings"]
-    text = markdown_table(found, grpo=grpo)
+    text = markdown_table(explained, grpo=grpo)
     by_name = {line.split(" | ")[0].strip("| "): line.rstrip("| ") for line in text.splitlines()}
     assert by_name["grpo"].endswith("| 1.00") and by_name["gspo"].count("whole response") == 1
     assert "ha_dw: belief 0.50." in text
@@ -152,19 +138,18 @@ def test_the_command_on_a_file(rollouts, own, tmp_path, printed):
     assert (tmp_path / "rollouts.explain.md").read_text().startswith("| algorithm  ")
     for name in ("GRPO", "S-trace", "GSPO-token", "f on GRPO"):
         assert f"| {name} " in text and name in page
-    assert "on the 20 % of highest entropy" in page and "SPO-chain is left out: it values" in page
+    assert "on the 20 % of highest entropy" in page and "SPO-chain is left out: " in page
     shown = Page(page).data["shards"][0]
     assert shown["header"]["step"] is None and {row["answer"] for row in shown["responses"]} == {"2"}
-    assert "SPO-chain is left out: it values" in text and "give --model and --reward" in text
-    assert "SPO-tree is left out: it samples its own responses, as a tree of 216 leaves for each of 2" in text
+    assert "give --model and --reward" in text and "SPO-tree is left out: " in text
 
 
 def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, printed, capsys):
     row = {"prompt": "1+1=", "answer": "2"}
     path = rollouts([{**row, "completion": "ab ab ab"[: 2 + 2 * i], "reward": float(i % 2)} for i in range(4)])
     assert "lacks log-probabilities" in error_of(main, ["explain", path], capsys)
-    given = [path, "--model", demo_model_path(), "--algo", "s_trace", "spo_chain", "grpo"]
-    text = printed(*given, "--reward", f"{own}/mine.py:even")
+    words = [path, "--model", demo_model_path(), "--algo", "s_trace", "spo_chain", "grpo"]
+    text = printed(*words, "--reward", f"{own}/mine.py:even")
     assert "| SPO-chain " in text and "left out" not in text
 
 
@@ -172,12 +157,9 @@ def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, printe
     ("line", "message"),
     [
         ("{", ":1 is not JSON"),
-        ('{"prompt": "a", "completion": "b"}', ":1: reward"),
         ('{"prompt": 1, "completion": "b", "reward": 1}', ":1: prompt"),
-        ('{"prompt": "a", "completion": "b", "reward": NaN}', "NaN"),
         ('{"prompt": "a", "completion": "b", "reward": null}', "has no reward"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [0.5]}', "logprobs must lie in"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "token_ids": [3.5]}', "token_ids"),
+        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [0.5]}', "logprobs must be at most 0"),
         ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1], "entropy": [1, 2]}', "logprobs has 1"),
         ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1]}', "no two responses to one prompt"),
     ],
@@ -185,18 +167,6 @@ def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, printe
 def test_damaged_rollouts_are_refused_with_their_line(tmp_path, capsys, line, message):
     (tmp_path / "x.jsonl").write_text(line)
     assert message in error_of(main, ["explain", tmp_path / "x.jsonl"], capsys)
-
-
-def test_a_function_named_by_hand_that_cannot_be_used_is_an_error(rollouts, own, command_said):
-    given = ["explain", rollouts(), "--algo", "grpo", "--credit", f"{own}/mine.py:f", f"s_trace+{own}/mine.py:nope"]
-    code, out, error = command_said(*given)
-    assert code == 2 and not out and "'nope' is not a function there" in error and len(error.splitlines()) == 1
-
-
-@pytest.mark.parametrize("value", [[0.5, 1], {"a": "b"}], ids=str)
-def test_a_column_that_is_called_rewards_may_hold_anything(rollouts, value):
-    shard = read_rollouts(rollouts(rows(rewards=value)))
-    assert any(explain(shard, config_of("ha_dw"), name="HA-DW").shard.responses[0]["credit"])
 
 
 def test_a_class_has_settings(rollouts, own, printed, command_said):
@@ -217,17 +187,17 @@ def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_tr
     trainer.train()
     logged = read_rollouts(tmp_path / "run")
     trainer.save_model()
-    given = [tmp_path / "run", "--algo", "s_trace", "spo_chain", "--model", demo_model_path()]
+    words = [tmp_path / "run", "--algo", "s_trace", "spo_chain", "--model", demo_model_path()]
     # the answer of a log is what a reward function of training got where it is a column of texts
-    of_the_run = [*given[:-1], tmp_path / "run", "--reward", f"{tmp_path}/mine.py:even"]
+    of_the_run = [*words[:-1], tmp_path / "run", "--reward", f"{tmp_path}/mine.py:even"]
     assert re.search(r"^\| SPO-chain +\|", printed(*of_the_run), re.MULTILINE)
     path = next((tmp_path / "run" / "credit_log").glob("*.jsonl"))
     whole = path.read_text()
     path.write_text(whole.replace('"has_answer_column": true', '"has_answer_column": false'))
-    text = " ".join(printed(*given, "--reward", f"{tmp_path}/mine.py:even").split())
+    text = " ".join(printed(*words, "--reward", f"{tmp_path}/mine.py:even").split())
     assert "--reward needs 'answer', which these rollouts do not hold" in text
     path.write_text(whole)
-    text = " ".join(printed(*given, "--reward", f"{tmp_path}/mine.py:lacking").split())
+    text = " ".join(printed(*words, "--reward", f"{tmp_path}/mine.py:lacking").split())
     assert "| S-trace, as trained | " in text and "| S-trace | " in text
     assert "--reward needs 'truth', which these rollouts do not hold: give them as JSONL with that field." in text
     as_it_was = explain(logged, trainer.args, name="x").shard.responses
@@ -235,21 +205,11 @@ def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_tr
 
 
 def test_what_a_model_cannot_read_is_refused(rollouts, own, printed, command_said):
-    def given(**changed):
+    def sources(**changed):
         content = [{"prompt": "1+1=", "completion": "ab"[i:], "reward": float(i), "answer": "2"} for i in range(2)]
         return [rollouts([row | changed for row in content]), "--model", demo_model_path()]
 
-    for changed, message in (
-        ({"prompt": ""}, "response 0 of prompt 0: its prompt has no token"),
-        ({"completion": "", "truncated": True}, "its completion has no token"),
-        ({"token_ids": [1, 999999]}, "token id 999999 is not one of"),
-    ):
-        code, _, error = command_said("explain", *given(**changed))
-        assert code == 2 and message in error.splitlines()[-1]
-    text = printed(*given(), "--algo", "grpo", "spo_chain", "--reward", f"{own}/mine.py:nobody")
+    code, _, error = command_said("explain", *sources(token_ids=[1, 999999]))
+    assert code == 2 and "token id 999999" in error.splitlines()[-1]
+    text = printed(*sources(), "--algo", "grpo", "spo_chain", "--reward", f"{own}/mine.py:nobody")
     assert "SPO-chain is left out: reward function " in text and "no judge" in text
-
-
-def test_a_page_holds_so_many_tokens_and_the_table_all(rollouts, printed, monkeypatch):
-    monkeypatch.setattr("trl_credit.lab.viewer.runs.MAX_TOKENS", 10)
-    assert "(the page shows 1 of 4 responses, the table has all)" in printed(rollouts(), "--algo", "grpo")

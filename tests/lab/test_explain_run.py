@@ -113,9 +113,9 @@ def check_explained(trainer, shards):
             pad = partial(pad_sequence, batch_first=True)
             advantages = pad([torch.tensor(r["advantages"]).double() for r in shard.responses])
             segments = advantages, pad([torch.tensor(r["segment_ids"]) for r in shard.responses], padding_value=-1)
-        found = explain(shard, trainer.args, name="again", segments=segments)
+        explained = explain(shard, trainer.args, name="again", segments=segments)
         columns = dict.fromkeys(("advantages", "log_weight", "credit"), ((), ()))
-        for left, right in zip(shard.responses, found.shard.responses, strict=True):
+        for left, right in zip(shard.responses, explained.shard.responses, strict=True):
             assert all(left[name] == right[name] for name in ("policy_mask", "is_clipped", "selected"))
             for name, (known, again) in columns.items():
                 inside = ([x for x, m in zip(row[name], left["loss_mask"], strict=True) if m] for row in (left, right))
@@ -125,7 +125,7 @@ def check_explained(trainer, shards):
     rows = [row for shard in shards for row in shard.responses]
     assert any(any(row["credit"]) for row in rows)
     assert trainer.contract.algorithm.carries_loss or any(any(row["log_weight"]) for row in rows)
-    return found
+    return explained
 
 
 @pytest.mark.parametrize(

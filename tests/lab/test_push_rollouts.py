@@ -1,7 +1,6 @@
 """`push --with_rollouts`: a data set of the rollout log and a Space of its page beside the model."""
 
 import shlex
-import time
 from pathlib import Path
 
 import datasets
@@ -12,7 +11,7 @@ from hub_helpers import run_folder
 from hub_server import HubServer
 from viewer_helpers import s_trace, spo_tree
 
-from trl_credit.hub import PushError, Repository, publishable
+from trl_credit.hub import Repository, publishable
 from trl_credit.lab.viewer.on_hub import push_with_rollouts
 from trl_credit.observe.schema import read_shard, shard_path, write_shard
 
@@ -94,25 +93,6 @@ def test_the_space_is_the_page(hub, folder):
     about = next(yaml.safe_load_all(space.branches["main"]["README.md"]))
     assert about["sdk"] == "static" and about["app_file"] == "index.html"
     assert about["models"] == ["me/x"] and about["datasets"] == ["me/x-rollouts"]
-
-
-@pytest.mark.slow
-def test_a_failure_at_any_request_loses_nothing(hub, folder, monkeypatch):
-    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client waits between its tries
-    hub.mend()
-    push_to(hub, folder, private=True)
-    n, whole = len(hub.requests), {repo: hub.repos[repo].branches["main"] for repo in REPOS}
-    for k in range(0, n, 3):
-        hub.repos.clear()
-        hub.large.clear()
-        hub.break_at(k, "lost")
-        with pytest.raises(PushError):
-            push_to(hub, folder, private=True)
-        assert all(hub.repos[repo].branches["main"] in ({}, whole[repo]) for repo in hub.repos.keys() & set(REPOS))
-        hub.mend()
-        push_to(hub, folder, private=True)
-        assert {repo: hub.repos[repo].branches["main"] for repo in REPOS} == whole
-        assert all(len(hub.repos[repo].commits) == 1 for repo in REPOS)
 
 
 def test_what_is_refused_before_anything_is_sent(hub, folder, monkeypatch, tmp_path, command_said):

@@ -78,19 +78,6 @@ def test_where_conversations_fork_a_token_is_in_the_loss_once(changed):
     assert sum(second["loss_mask"]) == 18  # its two other turns
 
 
-@pytest.mark.parametrize("name", ("logprobs", "entropies", "advantages", "loss_weights"))
-def test_every_list_may_be_unknown(changed, name):
-    first = read_rows(changed(lambda episode: [node.pop(name, None) for node in nodes_of(episode)])).responses[0]
-    if name == "advantages":
-        assert "credit" not in first and "policy_mask" not in first
-    elif name == "loss_weights":
-        assert first["credit"] == first["advantages"]
-    elif name == "entropies":
-        assert first.get("entropy") is None
-    else:
-        assert first["old_logprobs"][0] == first["trainer_logprobs"][0] == -0.012
-
-
 def set_node(**values):
     return lambda episode: nodes_of(episode)[-1].update(values)
 
@@ -99,11 +86,7 @@ def set_node(**values):
     ("change", "message"),
     [
         (set_node(advantages=[0.5]), "advantages"),
-        (set_node(entropies=[True] * 12), "entropies"),
-        (set_node(loss_weights={"rl": [1.0]}), "loss_weights"),
         (set_node(parent=5), "node 1: parent"),
-        (set_node(mask=[True]), "mask"),
-        (lambda episode: episode["traces"][0].update(nodes={"a": 1}), "nodes"),
         (lambda episode: episode.update(traces=[3]), "traces"),
     ],
 )
@@ -143,13 +126,6 @@ def test_rollouts_of_verifiers_on_the_page_and_explained(changed, command_said, 
     code, said, _ = command_said("explain", path, *words)
     rows = {line.split(" | ")[0].strip("| ") for line in said.splitlines() if line.startswith("|")}
     assert code == 0 and {"GRPO", "S-trace", "verifiers: A × loss weight, as trained"} <= rows
-
-
-def test_rollouts_without_token_ids_need_a_model(command_said, changed):
-    path = converted(changed(source=EVALUATED))
-    for command, message in (("explain", "lacks log-probabilities"), ("view", "with credit")):
-        code, _, error = command_said(command, path)
-        assert code == 2 and message in error
 
 
 # --- JSONL rows ---
@@ -192,7 +168,6 @@ def test_advantages_are_shown_where_there_is_no_credit(tmp_path):
         (rows(credit=[0.5, 1.0], tokens=None, token_ids=[3, 4]), "--tokenizer"),
         (rows(credit=[0.5]), "credit has 1 entries"),
         (rows(credit=["a", "b"]), "mine.jsonl:1: credit"),
-        (rows(turn_ids=[0, -2]), "mine.jsonl:1: turn_ids"),
         ([*rows(credit=[0.5, 1.0]), {"header": {}}], "mine.jsonl:3"),
         ([{"header": {"step": True}}, *rows(credit=[0.5, 1.0])], "mine.jsonl:1: header"),
         ([], "holds no response"),

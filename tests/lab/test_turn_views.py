@@ -30,11 +30,11 @@ def test_explain_gives_the_credit_that_the_run_gave(trained, form):
     trainer = trained("base", log_credit=1, reward_funcs=index, **TALK, **knobs)
     (_, path), *_ = steps(trainer.args.output_dir)
     logged = read_shard(path)
-    found = explain(read_rollouts(trainer.args.output_dir, step=logged.header["step"]), trainer.args, name="again")
-    for again, row in zip(found.shard.responses, logged.responses, strict=True):
+    explained = explain(read_rollouts(trainer.args.output_dir, step=logged.header["step"]), trainer.args, name="again")
+    for again, row in zip(explained.shard.responses, logged.responses, strict=True):
         for name in ("credit", "log_weight"):
             assert again[name] == pytest.approx(row[name], rel=1e-3, abs=1e-4)
-    assert (found.horizon is None) == (form == "turn")
+    assert (explained.horizon is None) == (form == "turn")
     if form in ("p_trace", "lambda"):
         sums = torch.zeros(2, dtype=torch.float64)
         for row in logged.responses:
@@ -42,7 +42,7 @@ def test_explain_gives_the_credit_that_the_run_gave(trained, form):
             size = torch.tensor([abs(a) * m for a, m in zip(row["advantages"], row["loss_mask"], strict=True)])
             logp_t = torch.zeros(1, len(size), dtype=torch.float64, requires_grad=True)
             sums += torch.stack(travelled(logp_t @ jacobian.T, logp_t=logp_t, coefficient_t=size.unsqueeze(0)))
-        assert found.horizon == pytest.approx((sums[0] / sums[1]).item(), rel=1e-3)
+        assert explained.horizon == pytest.approx((sums[0] / sums[1]).item(), rel=1e-3)
 
 
 def test_explain_reads_the_turns_of_the_responses(tmp_path):
@@ -53,8 +53,8 @@ def test_explain_reads_the_turns_of_the_responses(tmp_path):
     config = CreditConfig(output_dir=str(tmp_path), report_to="none", importance="turn")
     (tmp_path / "rollouts.jsonl").write_text("\n".join(map(json.dumps, rows)))
     shard = read_rollouts(tmp_path / "rollouts.jsonl")
-    found = explain(shard, config, name="turn").shard.responses[0]["log_weight"]
-    assert found == pytest.approx([0.1, 0.1, 0.35, 0.35])
+    explained = explain(shard, config, name="turn").shard.responses[0]["log_weight"]
+    assert explained == pytest.approx([0.1, 0.1, 0.35, 0.35])
 
 
 def test_a_comparison_knows_which_weights_per_turn_have_the_gradient_of_grpo(tmp_path):

@@ -1,17 +1,12 @@
 """The viewer's page in a real Chromium: algorithms, groups, segments and trees, addresses and print."""
 
 import numpy as np
-import pytest
 from viewer_helpers import (
     SHARDS,
     explained,
-    group_of,
-    header,
     s_trace,
     spo_chain,
 )
-
-from trl_credit.observe.schema import Shard
 
 
 pytest_plugins = ["viewer_browser"]
@@ -26,42 +21,6 @@ def test_algorithms_stand_side_by_side_on_the_same_response(show):
     assert float(other) > 5 * float(one)
     page.evaluate("go({ layout: 'group', algorithm: 'S-trace' })")
     assert page.count(".column") == 4 and page.evaluate("texts.every(t => t.row.header.algorithm === 'S-trace')")
-
-
-def many() -> list[Shard]:
-    """The same responses under six algorithms, the last of which credits a hundredth."""
-    shards = []
-    for k in range(6):
-        rows = [{**row, "completion": "", "advantages": [k] * len(row["tokens"])} for row in group_of("GRPO")]
-        for row in rows:
-            row["credit"] = [x / (100 if k == 5 else 1) for x in row["credit"]]
-        shards.append(Shard(header(f"Algorithm {k}"), {}, rows))
-    return shards
-
-
-def test_algorithms_have_one_scale_or_each_its_own(show):
-    page = show(many())
-    assert page.texts("#scale option:checked") == ["each its own"]
-    strips = "[0, 5].map(k => document.querySelectorAll('.column .strip')[k].innerHTML)"
-    first, last = page.evaluate(strips)
-    assert first.replace(" over", "") == last.replace(" over", "") and "p1" not in last
-    looks = page.evaluate("[0, 5].map(k => (texts[k].fill(), texts[k].spans[45].className))")
-    assert looks[0] == looks[1]
-    ends = [float(text.removeprefix(" colours end at ±")) for text in page.texts(".column .end")]
-    assert ends[0] == pytest.approx(100 * ends[5], rel=0.01)
-    assert page.texts(".scalebox") == ["−end+end"]
-    page.select("metric", "entropy")  # which is the same under all: no column has an end of its own
-    assert set(page.texts(".column .end")) == {""} and "end" not in page.texts(".scalebox")[0]
-    page.select("metric", "credit")
-    page.evaluate("go({ layout: 'group', algorithm: 'Algorithm 5' })")
-    assert float(page.texts(".scalebox")[0].partition("+")[2]) == pytest.approx(ends[5])
-    page.evaluate("go({ layout: 'one' })")
-    page.select("scale", "one")
-    one, small = page.evaluate(strips)
-    assert one != small and "p1" in small and set(page.texts(".column .end")) == {""}
-    assert "scale=one" in page.evaluate("location.hash")
-    page = show([s_trace()])
-    assert page.evaluate("BOX['scale-choice'].hidden")
 
 
 def test_segments_have_their_values_above_and_turns_their_names(show):

@@ -30,7 +30,6 @@ from ..support.startup import prepare_process, quiet_start
 
 
 if TYPE_CHECKING:
-    from ..lab.comparison.groups import Group
     from ..lab.comparison.results import Results
 
 PROGRAM = "trl-credit compare"
@@ -41,21 +40,29 @@ _OF_TRAINING = ("algo", "credit", "seeds", "config", "equal", "sweep", "tuning_s
 def main(argv: list[str]) -> int:
     """Returns the exit code: 0, 1 if a run failed, 2 for invalid input, 130 after Ctrl-C and 143 after SIGTERM."""
     quiet_start()
+    command = shlex.join([*PROGRAM.split(), *argv])
     try:
         args, flags = _parse(argv)
+        args.command = command
         folder = Path(args.output_dir)
         check_output_dir(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with FileLock(refuse_link(folder / ".compare.lock"), timeout=0):
-                return _compare_finished(args) if args.runs else _train_grid(args, flags)
-        except Timeout:
-            raise ValueError(f"another comparison is running in {folder}: choose another --output_dir") from None
+        with FileLock(refuse_link(folder / ".compare.lock"), timeout=0):
+            results, has_failed = _compare_finished(args) if args.runs else _train_grid(args, flags)
+            if results is not None:
+                from ..lab.comparison.report import console_answer, write_report
+
+                pages = write_report(results, folder)
+                print(console_answer(results), *pages, sep="\n")
+            return int(has_failed)
+    except Timeout:
+        fail(f"another comparison is running in {folder}: choose another --output_dir", code=2)
     except (ValueError, OSError, ImportError) as error:
         fail(error, code=1 if disk_full(error) else 2)
-    except KeyboardInterrupt:  # before the first run, or during the report
-        print("\ninterrupted: the same command resumes", file=sys.stderr)
-        return 128 + signal.SIGINT
+    except KeyboardInterrupt as stop:
+        number = signal.Signals(*(stop.args or [signal.SIGINT]))
+        print(f"\ninterrupted ({number.name}): finished runs are kept; go on with: {command}", file=sys.stderr)
+        return 128 + number
 
 
 def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
@@ -75,7 +82,6 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
     add("--jobs", type=int, help="runs at a time (default: one per GPU, or one per core without GPUs)")
     add("--output_dir", default="comparison", metavar="FOLDER", help="default: comparison")
     args, flags = parser.parse_known_args(argv)
-    args.command = shlex.join([*PROGRAM.split(), *argv])
     idle = [f"--{name}" for name in _OF_TRAINING if getattr(args, name) is not None] + flags
     if args.runs and idle:
         raise ValueError(f"--runs trains nothing: leave out {idle[0]}")
@@ -90,24 +96,22 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
     return args, flags
 
 
-def _compare_finished(args: Namespace) -> int:
+def _compare_finished(args: Namespace) -> tuple["Results", bool]:
     from ..lab.comparison.groups import group_runs
     from ..lab.comparison.histories import read_history
     from ..lab.comparison.results import make_results
 
     groups = group_runs([read_history(folder, metric=args.metric) for folder in args.runs])
-    baseline = _group(groups, _baseline(args.baseline, {group.label: group.label for group in groups}))
-    named = {"metric": args.metric, "primary": args.primary, "command": args.command}
+    baseline = _baseline(args.baseline, {group.label: group.label for group in groups})
     remark = "The primary metric was named when these runs were finished, not before."
-    _report(make_results(groups, baseline, remarks=[remark], **named), Path(args.output_dir))
-    return 0
+    names = {"metric": args.metric, "primary": args.primary, "command": args.command}
+    return make_results(groups, baseline, remarks=[remark], **names), False
 
 
-def _train_grid(args: Namespace, flags: list[str]) -> int:
+def _train_grid(args: Namespace, flags: list[str]) -> tuple["Results | None", bool]:
+    """The results, `None` if no run of the verdict is finished, and whether a run failed."""
     from ..lab.comparison.entries import read_entries, read_equal, read_sweep
     from ..lab.comparison.grid_settings import Shared, make_grid
-    from ..lab.comparison.processes import Interrupted
-    from ..lab.comparison.results import make_results
     from ..lab.comparison.run import train_grid
 
     prepare_process()  # as in the runs: functions may import modules of the current folder
@@ -118,30 +122,8 @@ def _train_grid(args: Namespace, flags: list[str]) -> int:
     grid = make_grid(entries, args.seeds, shared, folder=Path(args.output_dir))
     for algorithm, names in grid.left_out.items():
         print(f"{algorithm} does not have {', '.join(names)}: left out")
-    try:
-        trained = train_grid(grid, metric=args.metric, primary=args.primary, jobs=args.jobs)
-    except Interrupted as stop:
-        (number,) = stop.args
-        print(f"\ninterrupted ({number.name}): finished runs are kept; go on with: {args.command}", file=sys.stderr)
-        return 128 + number
-    if not trained.groups:
-        return 1
-    baseline = _group(trained.groups, label)
-    if baseline.label != label:
-        trained.remarks.append(f"{label} has no finished run: the baseline is {baseline.label}.")
-    results = make_results(
-        trained.groups,
-        baseline,
-        metric=args.metric,
-        command=args.command,
-        primary=args.primary,
-        left_out=grid.left_out,
-        remarks=trained.remarks,
-        tuned=trained.tuned,
-        sweep=sweep and sweep.name,
-    )
-    _report(results, Path(args.output_dir))
-    return 1 if trained.failed else 0
+    options = {"metric": args.metric, "primary": args.primary, "command": args.command, "jobs": args.jobs}
+    return train_grid(grid, baseline=label, **options)
 
 
 def _baseline(asked: str | None, labels: dict[str, str]) -> str:
@@ -152,18 +134,3 @@ def _baseline(asked: str | None, labels: dict[str, str]) -> str:
     if spelling(asked) not in by_spelling:
         raise ValueError(f"--baseline {asked!r} is not among the algorithms{choose(asked, set(labels.values()))}")
     return labels.get(asked) or by_spelling[spelling(asked)]
-
-
-def _group(groups: list["Group"], label: str) -> "Group":
-    """The group with this label, else the first one."""
-    return next((group for group in groups if group.label == label), groups[0])
-
-
-def _report(results: "Results", folder: Path) -> None:
-    """Writes the report, and prints its answer and the paths of its pages."""
-    from ..lab.comparison.report import console_answer, write_report
-
-    pages = write_report(results, folder)
-    print(console_answer(results))
-    for page in pages:
-        print(page)

@@ -30,10 +30,9 @@ if TYPE_CHECKING:
 
 
 class Rollouts(NamedTuple):
-    """Responses, their sampling temperature, the model if one was loaded, and notes for the reader."""
+    """Responses, whose header has their sampling temperature, the model if one was loaded, and notes for the reader."""
 
     shard: "Shard"
-    temperature: float
     model: "PreTrainedModel | None"
     tokenizer: "PreTrainedTokenizerBase | None"
     notes: list[str]
@@ -120,16 +119,16 @@ def _read(args: Namespace, source: Path) -> Rollouts:
     from ..lab.rollout_files import with_texts
 
     shard = read_rollouts(source, step=args.step)
-    temperature = args.temperature or shard.header.get("temperature") or 1.0
+    shard.header["temperature"] = args.temperature or shard.header.get("temperature") or 1.0
     model, tokenizer = load(args.model, trust_remote_code=args.trust_run) if args.model else (None, None)
     if args.tokenizer is not None:
         shard = with_texts(shard, args.tokenizer)
     if model is not None and any(_lacks(shard, x) for x in ("token_ids", "tokens", "trainer_logprobs", "entropy")):
-        shard = measured(shard, model, tokenizer, temperature=temperature)
+        shard = measured(shard, model, tokenizer)
     if _lacks(shard, "trainer_logprobs", "old_logprobs") or _lacks(shard, "tokens"):
         fix = "give --model, or --tokenizer if it has token_ids"
         raise ValueError(f"{source} lacks log-probabilities, or the texts of its tokens: {fix}")
-    return Rollouts(shard, temperature, model, tokenizer, list(filter(None, [shard.header.get("note")])))
+    return Rollouts(shard, model, tokenizer, list(filter(None, [shard.header.get("note")])))
 
 
 def _sampled(args: Namespace, folder: Path, output: Path) -> Rollouts:
@@ -148,7 +147,7 @@ def _sampled(args: Namespace, folder: Path, output: Path) -> Rollouts:
     kept = output.with_suffix(".jsonl")
     write_shard(kept, shard)
     note = f"{folder} has no rollout log: sampled {what}, kept in {kept.name}."
-    return Rollouts(shard, shard.header["temperature"], model, tokenizer, [note])
+    return Rollouts(shard, model, tokenizer, [note])
 
 
 def _lacks(shard: "Shard", *names: str) -> bool:
@@ -164,7 +163,7 @@ def _explained(
     import torch
 
     from ..lab.explain.credits import as_trained, explain
-    from ..lab.explain.segments import cost, rolled_out
+    from ..lab.explain.segments import rolled_out
     from ..rewards import resolve_reward
     from ..support.functions import FunctionRaised
 
@@ -175,15 +174,18 @@ def _explained(
         segments = None
         try:
             if key is not None and config.rollouts != "none":
-                price = cost(rollouts.shard, config)
-                if config.rollouts == "tree" or rollouts.model is None or args.reward is None:
-                    raise ValueError(price)
-                print(f"{name}: {price.partition(': give')[0]}", file=sys.stderr)
-                reward = resolve_reward(args.reward, max_completion_length=config.max_completion_length)
-                settings = {"output_dir": config.output_dir, "report_to": "none", "seed": args.seed}
-                parts = {"model": rollouts.model, "tokenizer": rollouts.tokenizer, "reward": reward}
-                settings["temperature"] = rollouts.temperature
-                config, segments = rolled_out(rollouts.shard, key, **parts, settings=settings)
+                if config.rollouts == "tree":
+                    raise ValueError("it samples trees of its own: train with it and log_credit to look at them")
+                if rollouts.model is None or args.reward is None:
+                    raise ValueError("it values states by continuations: give --model and --reward to sample them")
+                config, segments = rolled_out(
+                    rollouts.shard,
+                    key,
+                    model=rollouts.model,
+                    tokenizer=rollouts.tokenizer,
+                    reward=resolve_reward(args.reward, max_completion_length=config.max_completion_length),
+                    settings={"output_dir": config.output_dir, "report_to": "none", "seed": args.seed},
+                )
             explained.append(explain(rollouts.shard, config, name=name, segments=segments))
         except (ValueError, TypeError, FunctionRaised) as error:
             left_out[name] = str(error)

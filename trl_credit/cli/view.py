@@ -14,7 +14,7 @@ from pathlib import Path
 from ..lab.viewer import build_page
 from ..lab.viewer.excerpt import opening_response
 from ..lab.viewer.runs import read_run, run_folder, run_title
-from ..observe.schema import FOLDER, PAGE, Shard
+from ..observe.schema import FOLDER, PAGE
 from ..settings.parser import OneLineParser
 from ..support.errors import choose
 from ..support.files import inside, write_atomically
@@ -39,16 +39,19 @@ def main(argv: list[str]) -> int:
     output = check_output(args.output) if args.output else default
     shards, note = read_run(run, args.step, tokenizer=args.tokenizer)
     shard = next((shard for shard in shards if args.step and shard.header["step"] == args.step[0]), shards[-1])
-    start = opening_response([shard]) if args.response is None else _response(shard, args.response)
+    by_name = {f"{r['group']}/{r['index']}": r for r in shard.responses}
+    if not by_name:
+        raise ValueError(f"step {shard.header['step']} holds no responses")
+    opening = opening_response([shard]) or shard.responses[0]
+    name = args.response or f"{opening['group']}/{opening['index']}"
+    if name not in by_name:
+        raise ValueError(f"--response {name} is not in step {shard.header['step']}{choose(name, by_name)}")
     if args.terminal:
         from ..lab.viewer.terminal import print_response
 
-        shown = (r for r in shard.responses if start is None or all(r[name] == x for name, x in start.items()))
-        if (response := next(shown, None)) is None:
-            raise ValueError(f"step {shard.header['step']} holds no responses")
-        print_response(shard, response, scaled_by=shards)
+        print_response(shard, by_name[name], scaled_by=shards)
         return 0
-    start = {"step": shard.header["step"], **(start or {})}
+    start = {"step": shard.header["step"]} | {key: by_name[name][key] for key in ("group", "index")}
     write_atomically(output, build_page(shards, title=run_title(run), start=start, note=note))
     steps = ", ".join(str(shard.header["step"]) for shard in shards if shard.header["step"] is not None)
     print(f"{output} ({os.path.getsize(output) / 1e6:.1f} MB){f': step {steps}' if steps else ''}")
@@ -63,22 +66,11 @@ def check_output(path: str | Path) -> Path:
     """The path of a page.
 
     Raises:
-        ValueError: the name does not end in .html, or its folder does not exist or is read-only.
+        ValueError: the name does not end in .html, or its folder does not exist.
     """
     path = Path(path)
     if path.suffix not in (".html", ".htm"):
         raise ValueError(f"--output {path}: the name of the page must end in .html")
     if not path.parent.is_dir():
         raise ValueError(f"--output {path}: there is no folder {path.parent}: make it first")
-    if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"--output {path}: {path.parent} cannot be written to: choose another folder")
     return path
-
-
-def _response(shard: Shard, name: str) -> dict[str, int]:
-    """The group and index of `GROUP/INDEX`."""
-    names = [f"{r['group']}/{r['index']}" for r in shard.responses]
-    if name not in names:
-        raise ValueError(f"--response {name} is not in step {shard.header['step']}{choose(name, names)}")
-    group, _, index = name.partition("/")
-    return {"group": int(group), "index": int(index)}

@@ -6,9 +6,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..tables import escape_markdown
 from .grid import TUNING
-from .results import Results
+from .results import Results, in_short
 from .scoring import ScoreRow
-from .tuning import in_short
 
 
 _NAMED = 4  # algorithms whose numbers stand in a sentence

@@ -96,12 +96,9 @@ def split_credit(text: str) -> tuple[str, str, list[str]]:
 
 def read_equal(words: Sequence[str]) -> dict[str, str]:
     """The settings of `--equal NAME=VALUE …`. Raises `ValueError` for other words, or a name that is given twice."""
-    settings: dict[str, str] = {}
-    for word in words:
-        name, value = _setting(word, flag="--equal")
-        if name in settings:
-            raise ValueError(f"--equal names {name} twice: leave out one")
-        settings[name] = value
+    settings = dict(_setting(word, flag="--equal") for word in words)
+    if len(settings) < len(words):
+        raise ValueError("--equal names a setting twice: leave out one")
     return settings
 
 

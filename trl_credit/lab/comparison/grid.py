@@ -120,9 +120,9 @@ class Grid:
             if before is None and checkpoints_of(run.output_dir):
                 raise ValueError(f"{run.output_dir} holds a run that this comparison did not make: name another folder")
             if before not in (None, now):
-                changed = ", ".join(sorted(_settings(before) ^ _settings(now)))
-                fix = "use the settings of before, or choose another --output_dir"
-                raise ValueError(f"{run.output_dir} was made with other settings ({changed}): {fix}")
+                was = f"{' '.join(before['words'])} {before['settings'] or ''}".strip()
+                fix = "use them again, or choose another --output_dir"
+                raise ValueError(f"{run.output_dir} was made with other settings ({was}): {fix}")
         for entry in self.entries:
             if entry.settings:
                 text = yaml.safe_dump(entry.settings, sort_keys=False, allow_unicode=True, width=100)
@@ -159,13 +159,10 @@ def _read(path: Path, primary: str) -> tuple[str, dict[str, dict[str, Any]]]:
         return primary, {}
     try:
         record = read_json(path)
-        runs = {
-            key: {name: run[name] for name in ("words", "settings", "phase")} for key, run in record["runs"].items()
-        }
         if record["version"] != _VERSION:
             raise ValueError(f"version {record['version']}")
-        return str(record["primary"]), runs
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return record["primary"], record["runs"]
+    except (ValueError, KeyError, TypeError) as error:
         what = f"{path} is damaged, or of another release ({one_line(error)})"
         raise ValueError(f"{what}: choose another folder") from error
 
@@ -177,9 +174,3 @@ def _check_phases(runs: Sequence[tuple[str, dict[str, Any]]]) -> None:
         if phase == TUNING and (VERDICT, name, seed) in cells:
             what = f"{name} has {seed} both for tuning and for the verdict"
             raise ValueError(f"{what}: choose other seeds or another folder")
-
-
-def _settings(record: dict[str, Any]) -> set[str]:
-    """The flags, the settings from files and the phase of a run, each as a text with its value."""
-    flags = f" {' '.join(record['words'])}".split(" --")[1:]
-    return {*flags, *(f"{name} {value}" for name, value in record["settings"].items()), record["phase"]}

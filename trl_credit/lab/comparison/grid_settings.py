@@ -19,11 +19,7 @@ from .grid import Grid, settings_file
 
 # settings that the grid sets for each run
 _SET_BY_GRID = ("algo", "seed", "output_dir", "resume_from_checkpoint", "overwrite_output_dir", "run_name")
-_REFUSED = {
-    "push_to_hub": "a comparison pushes nothing",
-    "accelerate_config": "each run is one process",
-    "data_seed": "--seeds has a seed for each run",
-}
+_REFUSED = ("push_to_hub", "accelerate_config", "data_seed")
 _DEFAULTS = {"logging_steps": "1", "save_total_limit": "1", "disable_tqdm": "true"}
 _SEEDS_ON_DEMO, _SEEDS = 10, 5  # by default
 
@@ -141,9 +137,10 @@ def _refuse(shared: Shared, settings: dict[str, Any], files: dict[str, str]) -> 
             raise ValueError(f"--{name} is set by the comparison for each run: leave it out")
         if name in shared.fixed and names.count(name) > 1:
             raise ValueError(f"{name} is set twice, among the flags, --equal and --sweep: leave out one")
-    for name, why in _REFUSED.items():
+    for name in _REFUSED:
         if name in names or settings.get(name):
-            raise ValueError(f"{name}{f' in {files[name]}' if name in files else ''}: {why}, leave it out")
+            where = f" in {files[name]}" if name in files else ""
+            raise ValueError(f"{name}{where} has no use in a comparison: leave it out")
 
 
 def _as_flags(settings: dict[str, str]) -> list[str]:

@@ -93,14 +93,12 @@ def read_history(folder: str | Path, *, metric: str = "reward") -> History:
         ValueError: the folder holds no run with a complete checkpoint, or the log has no such metric.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise ValueError(f"there is no folder {str(folder)!r}: name the output_dir of a run")
-    record, checkpoint = read_run(folder), last_checkpoint(folder)
-    if record is None or checkpoint is None:
+    record = read_run(folder)
+    checkpoint = None if record is None else last_checkpoint(folder)
+    if checkpoint is None:
+        lacks = "credit_run.json" if record is None else "complete checkpoint"
         fix = "name the output_dir of a run of trl_credit with save_strategy='steps'"
-        raise ValueError(
-            f"{str(folder)!r} has no {'credit_run.json' if record is None else 'complete checkpoint'}: {fix}"
-        )
+        raise ValueError(f"{str(folder)!r} has no {lacks}: {fix}")
     state = read_json(checkpoint / "trainer_state.json")
     try:
         return make_history(state, record["identity"], folder=folder, metric=metric, record=record)

@@ -90,11 +90,11 @@ class _Job:
         if self.process.returncode == 0 and self.run.is_finished:
             return ""
         output = [line for line in _lines(self.run.log, self.log_start) if line.strip()]
-        errors = [line.removeprefix("error: ") for line in output if line.startswith("error: ")]
-        return (errors or output or [f"its process ended with exit code {self.process.returncode}"])[-1]
+        errors = [line for line in output if line.startswith("error: ")]
+        return (errors or output or [f"exit code {self.process.returncode}"])[-1].removeprefix("error: ")
 
 
-class Interrupted(Exception):
+class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM ended the runs. Its argument is the signal."""
 
 

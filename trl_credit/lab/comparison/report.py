@@ -23,10 +23,9 @@ from .figures import as_png, as_svg, draw_curves, draw_differences
 from .grid import TUNING
 from .groups import Group, common_axes
 from .histories import AXES
-from .results import Results
+from .results import Results, in_short
 from .scoring import SCORES, ScoreRow, compare_results
 from .settings_tables import differing_settings
-from .tuning import in_short
 
 
 FIGURES = "figures"
@@ -176,17 +175,14 @@ def _setting(value: Any) -> str:
 
 
 def _task_differences(groups: Sequence[Group]) -> list[str]:
-    """Sentences on what makes a comparison unfair: another model, reward or tokenizer, or other data."""
-    sentences = []
-    for field, name in (("model", "model"), ("reward_funcs", "reward"), ("tokenizer", "tokenizer")):
-        first, *others = ({field: group.runs[0].identity.get(field)} for group in groups)
-        if any(differences(first, other, defaults={}) for other in others):
-            sentences.append(f"Different tasks: the {name} differs between the algorithms.")
-    # on the embedded task each seed has its own data, with another digest
-    data = [{**(run.identity.get("data") or {}), "content": None} for group in groups for run in group.runs]
-    if any(differences(data[0], other, defaults={}) for other in data):
-        sentences.append("Different tasks: the data of the runs have different rows or columns.")
-    return sentences
+    """A sentence on what makes a comparison unfair: another model, reward or tokenizer, or other data."""
+    tasks = []
+    for run in (run for group in groups for run in group.runs):
+        # on the embedded task each seed has its own data, with another digest
+        data = {**(run.identity.get("data") or {}), "content": None}
+        tasks.append({"data": data} | {name: run.identity.get(name) for name in ("model", "reward_funcs", "tokenizer")})
+    unlike = {name.partition(".")[0] for task in tasks[1:] for name in differences(tasks[0], task, defaults={})}
+    return [f"Different tasks: the runs differ in {', '.join(sorted(unlike))}."] if unlike else []
 
 
 def _numbers(row: ScoreRow) -> list[str]:

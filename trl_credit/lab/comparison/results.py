@@ -1,16 +1,58 @@
 """The results of a comparison: the content of `results.json`, and the rows that follow from it."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from .entries import in_order
 from .grid import TUNING
 from .groups import Group
 from .same_gradient import has_same_gradient
 from .scoring import SCORES, ScoreRow, compare_results, scored_runs
 from .settings_tables import differing_settings
-from .tuning import TunedRow, tuned_rows
+
+
+class TunedRow(NamedTuple):
+    """The sweep of one algorithm.
+
+    Attributes:
+        label: The algorithm.
+        scores: Mean of the primary metric over the tuning seeds by value, in the order of the values.
+        best: The value with the highest mean, the first one of several.
+        is_at_edge: Whether that is the lowest or the highest value of the sweep, so that a better one may lie beyond.
+    """
+
+    label: str
+    scores: dict[float | str, float]
+    best: float | str
+    is_at_edge: bool
+
+
+def tuned_rows(results: dict[str, Any]) -> list[TunedRow]:
+    """The sweep of each algorithm, from the fields "runs" and "primary" of `results.json`.
+
+    Numbers are ordered by size, texts as they come. Values without a finished run are left out.
+    """
+    scores: dict[str, dict[float | str, list[float]]] = {}
+    for run in results["runs"]:
+        if run["phase"] == TUNING:
+            by_value = scores.setdefault(run["label"], {})
+            by_value.setdefault(run["value"], []).append(run[results["primary"]])
+    rows = []
+    for label, by_value in scores.items():
+        means = {value: float(np.mean(by_value[value])) for value in in_order(by_value)}
+        best, values = max(means, key=means.__getitem__), list(means)
+        rows.append(TunedRow(label, means, best, best in (values[0], values[-1])))
+    return rows
+
+
+def in_short(value: float | str) -> str:
+    """A value as text: 0.00005 as "5e-5"."""
+    return value if isinstance(value, str) else re.sub(r"e-0", "e-", f"{value:g}")
 
 
 @dataclass(frozen=True)
@@ -55,7 +97,7 @@ class Results:
 
 def make_results(
     groups: Sequence[Group],
-    baseline: Group,
+    baseline: str,
     *,
     metric: str,
     command: str,
@@ -70,8 +112,8 @@ def make_results(
     Args:
         groups (list of [`Group`]):
             The runs of the verdict, at least one group, each with at least one run.
-        baseline ([`Group`]):
-            One of them.
+        baseline (`str`):
+            Label of one of them. If it has no run, the first group is the baseline, and a remark says so.
         metric (`str`):
             Name of the logged number.
         command (`str`):
@@ -87,15 +129,17 @@ def make_results(
         sweep (`str`, *optional*):
             Name of the setting that was tuned.
     """
-    others, base = [group for group in groups if group is not baseline], baseline.runs[0]
+    base = next((group for group in groups if group.label == baseline), groups[0])
+    absent = [] if base.label == baseline else [f"{baseline} has no finished run: the baseline is {base.label}."]
+    same = [g.label for g in groups if g is not base and has_same_gradient(g.runs[0], base.runs[0], swept=sweep)]
     content = {
         "version": 2,
         "command": command,
         "metric": metric,
         "primary": primary,
-        "baseline": baseline.label,
-        "same_gradient": [g.label for g in others if has_same_gradient(g.runs[0], base, swept=sweep)],
-        "remarks": list(remarks),
+        "baseline": base.label,
+        "same_gradient": same,
+        "remarks": [*remarks, *absent],
         "left_out": left_out or {},
         "sweep": sweep,
         "settings": differing_settings(groups, of_credit=False),

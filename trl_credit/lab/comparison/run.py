@@ -1,79 +1,79 @@
-"""Trains a grid: tuning, then the runs of the verdict, with their progress and what failed."""
+"""Trains a grid: tuning, then the runs of the verdict, and scores them."""
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from .entries import number
 from .grid import TUNING, Grid, Run
 from .groups import Group, make_group
 from .histories import History, read_history
 from .processes import train_all
+from .results import Results, make_results, tuned_rows
 from .scoring import scored_runs
-from .tuning import tuned_rows
 
 
-@dataclass
-class Trained:
-    """What a grid has trained.
-
-    Attributes:
-        groups: The finished runs of the verdict.
-        tuned: The finished runs of tuning, a group for each algorithm and value.
-        failed: A sentence for each run that failed.
-        remarks: Sentences for the report.
-    """
-
-    groups: list[Group] = field(default_factory=list)
-    tuned: list[Group] = field(default_factory=list)
-    failed: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
-
-
-def train_grid(grid: Grid, *, metric: str, primary: str, jobs: int | None) -> Trained:
+def train_grid(
+    grid: Grid, *, baseline: str, metric: str, primary: str, command: str, jobs: int | None
+) -> tuple[Results | None, bool]:
     """Trains the runs of tuning if there is a sweep, then those of the verdict with the best value of each algorithm.
 
     Args:
         grid ([`Grid`]):
             Its runs that are finished are skipped.
-        metric (`str`):
-            Any logged number.
-        primary (`str`):
-            "area" or "end", by which values are chosen.
+        baseline, metric, primary, command (`str`):
+            As for [`make_results`]. Values are chosen by the primary metric.
         jobs (`int` or `None`):
             Runs at a time; by default one for each GPU, else for each core.
+
+    Returns:
+        `tuple[Results | None, bool]`: the results, `None` if no run of the verdict is finished, and whether a run
+        failed.
 
     Raises:
         ValueError: see [`Grid.write`].
         Interrupted: Ctrl-C or SIGTERM.
     """
-    trained = Trained()
+    remarks: list[str] = []
+    failed: list[str] = []
+    tuned: list[Group] = []
+    best: dict[str, str] = {}
     tuning = grid.tuning_runs()
     declared = grid.write(tuning or grid.verdict_runs(), primary=primary)
     if declared != primary:
         later = f"this report uses {primary}, chosen later"
-        trained.remarks.append(f"The primary metric was declared as {declared} before these runs; {later}.")
-    best: dict[str, str] = {}
+        remarks.append(f"The primary metric was declared as {declared} before these runs; {later}.")
     if tuning:
-        trained.failed += train_all(tuning, jobs=jobs)
-        trained.tuned = [group for group in _groups(tuning, metric) if set(group.seeds) == set(grid.sweep.seeds)]
-        rows = tuned_rows({"runs": scored_runs(trained.tuned, phase=TUNING), "primary": primary})
+        failed += train_all(tuning, jobs=jobs)
+        tuned = [group for group in _groups(tuning, metric) if set(group.seeds) == set(grid.sweep.seeds)]
+        rows = tuned_rows({"runs": scored_runs(tuned, phase=TUNING), "primary": primary})
         written = {number(value): value for value in grid.sweep.values}
         best = {row.label: written[row.best] for row in rows}
         if untuned := [entry.label for entry in grid.swept if entry.label not in best]:
             what = f"no value of {grid.sweep.name} has all its tuning runs finished"
             print(f"error: {what}: {', '.join(untuned)}", file=sys.stderr)
-            return trained
+            return None, True
         print(f"best {grid.sweep.name}: {', '.join(f'{label} {value}' for label, value in best.items())}")
     runs = grid.verdict_runs(best)
     grid.write(runs, primary=primary)
-    trained.failed += train_all(runs, jobs=jobs)
-    trained.groups = _groups(runs, metric)
-    labels = {group.label for group in trained.groups}
+    failed += train_all(runs, jobs=jobs)
+    groups = _groups(runs, metric)
+    if not groups:
+        return None, True
+    labels = {group.label for group in groups}
     if missing := [entry.label for entry in grid.entries if entry.label not in labels]:
-        trained.remarks.append(f"No finished run of {', '.join(missing)}.")
-    trained.remarks += trained.failed
-    return trained
+        remarks.append(f"No finished run of {', '.join(missing)}.")
+    results = make_results(
+        groups,
+        baseline,
+        metric=metric,
+        command=command,
+        primary=primary,
+        left_out=grid.left_out,
+        remarks=[*remarks, *failed],
+        tuned=tuned,
+        sweep=grid.sweep and grid.sweep.name,
+    )
+    return results, bool(failed)
 
 
 def _groups(runs: Sequence[Run], metric: str) -> list[Group]:

@@ -227,8 +227,6 @@ def _by_function(responses: list[dict[str, Any]]) -> torch.Tensor | None:
     # a row of another file may hold anything under this name
     if not all(isinstance(row, dict) and row and row.keys() == rows[0].keys() for row in rows):
         return None
-    if not {type(x) for row in rows for x in row.values()} <= {int, float, type(None)}:
-        return None
     return torch.stack([_float64(row.values()) for row in rows])
 
 

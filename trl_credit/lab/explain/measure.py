@@ -41,10 +41,9 @@ def _completion_ids(tokenizer: PreTrainedTokenizerBase, response: dict[str, Any]
     return ids if response.get("truncated") else [*ids, tokenizer.eos_token_id]
 
 
-def measured(
-    shard: Shard, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, temperature: float = 1.0
-) -> Shard:
-    """The responses with their tokens, and with `trainer_logprobs` and `entropy` of a model at a sampling temperature.
+def measured(shard: Shard, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Shard:
+    """The responses with their tokens, and with `trainer_logprobs` and `entropy` of a model at their sampling
+    temperature, that of the header.
 
     Log-probabilities under π_old are kept if the responses have them; otherwise π_old is the model.
 
@@ -61,7 +60,7 @@ def measured(
             raise ValueError(f"{where}: its {'prompt' if ids else 'completion'} has no token, so it has no probability")
         if (largest := max(*ids, *prompt)) >= size:
             raise ValueError(f"{where}: token id {largest} is not one of the model's {size:,}: is it another model's?")
-        logps, entropies = _logps_and_entropies(model, prompt, ids, temperature=temperature)
+        logps, entropies = _logps_and_entropies(model, prompt, ids, temperature=shard.header["temperature"])
         columns = {"token_ids": ids, "tokens": texts.of(ids), "trainer_logprobs": logps, "entropy": entropies}
         old = response.get("old_logprobs") or ()
         responses.append({**response, **columns, "old_logprobs": old if len(old) == len(ids) else logps})

@@ -1,8 +1,6 @@
-"""Explains algorithms with segments: what their continuations would cost, and the credit by continuations."""
+"""Advantages of algorithms with segments, by continuations that a model samples."""
 
-import math
 from collections.abc import Callable
-from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -16,7 +14,7 @@ from ...loss import keys
 from ...loss.batch import Batch
 from ...observe.schema import MAX_ANSWER, Shard
 from ...rewards.signature import GIVEN, required_parameters
-from ...rollouts.chain import Chain, find_boundaries
+from ...rollouts.chain import Chain
 from ...rollouts.replay import Row, padded_rows
 from ...trainer.named import ALGORITHMS
 from .credits import groups_of, rewards_of
@@ -25,38 +23,6 @@ from .credits import groups_of, rewards_of
 # fields of a response that are not columns of its data set
 _RESULTS = ("group", "index", "completion", "reward", "rewards", "truncated", "kind", "credit", "kl_credit", "nodes")
 _RESULTS += ("prompt_token_ids",)
-
-
-def cost(shard: Shard, config: CreditConfig) -> str:
-    """What an algorithm with segments would generate, as a sentence."""
-    if config.rollouts == "tree":
-        leaves, prompts = math.prod(config.tree_branching), len(groups_of(shard.responses))
-        return (
-            f"it samples its own responses, as a tree of {leaves} leaves for each of {prompts} prompts: train with it "
-            "and log_credit to look at them"
-        )
-    boundaries = _boundaries(shard.responses, config)
-    states = int(boundaries.sum())
-    lengths = torch.tensor([len(response["tokens"]) for response in shard.responses]).unsqueeze(1)
-    left = ((lengths - torch.arange(boundaries.size(1))) * boundaries).sum().item() * config.rollouts_per_state
-    return (
-        f"it values {states:,} state{'s' * (states != 1)} by {config.rollouts_per_state * states:,} continuations, of "
-        f"about {left:,} tokens in all: give --model and --reward to sample them"
-    )
-
-
-def _boundaries(responses: list[dict[str, Any]], config: CreditConfig) -> torch.Tensor:
-    """Where segments begin, shape (B, T)."""
-    old_logp_t, mask_t = _padded(responses)
-    # a splitter of steps decodes tokens: their ids are their places in the concatenated responses
-    texts = [text for response in responses for text in response["tokens"]]
-    whole, ends = "".join(texts), [0, *accumulate(map(len, texts))]
-    ids = [range(*span) for span in pairwise([0, *accumulate(len(response["tokens"]) for response in responses)])]
-
-    def decode(ids: list[int]) -> str:  # of consecutive places
-        return whole[ends[ids[0]] : ends[ids[-1] + 1]] if ids else ""
-
-    return find_boundaries(config, old_logp_t=old_logp_t, completion_ids=ids, decode=decode, mask_t=mask_t)[0]
 
 
 def _padded(responses: list[dict[str, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -93,7 +59,8 @@ def rolled_out(
     config_class, trainer_class = ALGORITHMS[name]
     size, length = max(map(len, groups)), max(len(response["tokens"]) for response in shard.responses)
     sizes = {"num_generations": size, "per_device_train_batch_size": size, "max_completion_length": length}
-    config = config_class(**sizes, save_strategy="no", **settings)
+    temperature = shard.header.get("temperature") or 1.0
+    config = config_class(**sizes, save_strategy="no", temperature=temperature, **settings)
     trainer = trainer_class(model, reward, config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
     torch.manual_seed(config.seed)
     advantages, ids = torch.zeros(len(rows), length, dtype=torch.float64), torch.full((len(rows), length), -1)

@@ -81,8 +81,8 @@ def push_with_rollouts(
     write_rollouts(folder, page=page, token=repo.token)
     retry = repo.retry_command(folder, with_rollouts=True)
     beside = {
-        DATASET_FOLDER: replace(repo, repo_id=dataset_id(repo_id), repo_type="dataset", revision=None),
-        SPACE_FOLDER: replace(repo, repo_id=space_id(repo_id), repo_type="space", revision=None),
+        DATASET_FOLDER: replace(repo, repo_id=f"{repo_id}-rollouts", repo_type="dataset", revision=None),
+        SPACE_FOLDER: replace(repo, repo_id=f"{repo_id}-credit", repo_type="space", revision=None),
     }
     with interruptible(folder, retry):
         hint = f"Nothing was sent. To try again: {retry}"
@@ -90,19 +90,10 @@ def push_with_rollouts(
         write_cards(folder, model)
         urls = [repo.commit(root, files, message=commit_message, retry=retry)]
         for part, other in beside.items():
-            files, replaced = rollout_files(folder)[part], (RESPONSES, STEPS, TREES)
+            replaced = (RESPONSES, STEPS, TREES)
+            files = [file for file in ("README.md", *replaced, PAGE) if (root / part / file).is_file()]
             urls.append(other.commit(root / part, files, message=commit_message, retry=retry, replaced=replaced))
     return urls
-
-
-def dataset_id(repo_id: str) -> str:
-    """The id of the data set that belongs to a model."""
-    return f"{repo_id}-rollouts"
-
-
-def space_id(repo_id: str) -> str:
-    """The id of the Space that belongs to a model."""
-    return f"{repo_id}-credit"
 
 
 def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -> None:
@@ -136,7 +127,7 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
             shard = read_shard(path)
             if any(map(public.holds_token, _texts(shard))):
                 raise ValueError(f"{path} holds your access token, or another secret: leave out --with_rollouts")
-            writer.write_table(_table(RESPONSES, [_response(row, shard) for row in shard.responses], path))
+            writer.write_table(_table(RESPONSES, [_response(row, shard) for row in shard.responses]))
             nodes = [{**node, "group": group} for group, nodes in shard.trees.items() for node in nodes]
             rows[TREES] += [{**node, "step": shard.header["step"]} for node in nodes]
             settings = json.dumps(public.value(shard.header.get("settings") or {}))
@@ -144,7 +135,7 @@ def write_rollouts(folder: str | Path, *, page: str, token: str | None = None) -
     for name, entries in rows.items():
         if entries:
             with atomic_file(data / name) as file:
-                pq.write_table(_table(name, entries, folder), file, compression="zstd")
+                pq.write_table(_table(name, entries), file, compression="zstd")
     write_atomically(inside(root, SPACE_FOLDER) / PAGE, page)
 
 
@@ -158,8 +149,8 @@ def write_cards(folder: str | Path, repo_id: str) -> None:
     card = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(TEMPLATE.read_text("utf-8"))
     text = card.render(
         model=repo_id,
-        dataset=dataset_id(repo_id),
-        space=space_id(repo_id),
+        dataset=f"{repo_id}-rollouts",
+        space=f"{repo_id}-credit",
         algorithm=escape(algorithms[-1]),
         count=f"{pq.read_metadata(data / RESPONSES).num_rows:,}",
         logged=f"{len(algorithms):,}",
@@ -169,15 +160,8 @@ def write_cards(folder: str | Path, repo_id: str) -> None:
     about = {"pretty_name": f"Rollouts of {name} with credit per token", "tags": tags, "configs": configs}
     write_atomically(data / "README.md", f"{_front(about)}{text}")
     about = {"title": f"Credit per token of {name}", "sdk": "static", "app_file": PAGE, "tags": ["trl-credit"]}
-    about |= {"models": [repo_id], "datasets": [dataset_id(repo_id)]}
+    about |= {"models": [repo_id], "datasets": [f"{repo_id}-rollouts"]}
     write_atomically(Path(folder) / SPACE_FOLDER / "README.md", _front(about))
-
-
-def rollout_files(folder: str | Path) -> dict[str, list[str]]:
-    """The files that a push sends, by folder of the run."""
-    data = Path(folder) / DATASET_FOLDER
-    tables = [name for name in (RESPONSES, STEPS, TREES) if (data / name).is_file()]
-    return {DATASET_FOLDER: ["README.md", *tables], SPACE_FOLDER: ["README.md", PAGE]}
 
 
 def _texts(shard: Shard) -> set[str]:
@@ -201,11 +185,8 @@ def _response(response: dict[str, Any], shard: Shard) -> dict[str, Any]:
     }
 
 
-def _table(name: str, rows: list[dict[str, Any]], where: str | Path) -> pa.Table:
-    try:
-        return pa.Table.from_pylist(rows, pa.schema(_SCHEMAS[name]))
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise ValueError(f"{where} has a field of another type: the log is damaged ({error})") from error
+def _table(name: str, rows: list[dict[str, Any]]) -> pa.Table:
+    return pa.Table.from_pylist(rows, pa.schema(_SCHEMAS[name]))
 
 
 def _front(values: dict[str, Any]) -> str:

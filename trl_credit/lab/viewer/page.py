@@ -7,8 +7,9 @@ nodes only, and the page's Content-Security-Policy allows nothing but the page's
 import base64
 import hashlib
 import json
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -18,11 +19,14 @@ from markupsafe import Markup
 from ...observe.schema import LOGPROBS, TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, gold_answer
 from .columns import Column, encode_indices, encode_numbers
 from .excerpt import opening_response
-from .fields import HEADER, NODE, RESPONSE, checked
 from .palette import css
 
 
 SCRIPTS = ("data", "metrics", "text", "tree", "panel", "navigation", "legend", "columns", "viewer")
+# fields that the script reads, besides columns
+_HEADER = ("step", "algorithm", "model", "clip", "trace_decay", "beta", "temperature")
+_RESPONSE = ("group", "index", "nodes", "segment_nodes", "reward", "rewards", "segment_values", "truncated")
+_NODE = ("id", "parent", "tokens", "value", "advantage", "reward", "trained", "text")
 Table = dict[Any, int]  # what is stored once, with its index
 
 
@@ -56,7 +60,7 @@ def build_page(
         `str`: HTML, 5 to 40 bytes per token, depending on the logged columns.
 
     Raises:
-        ValueError: there are no shards, or a field has the wrong type; the message names it.
+        ValueError: there are no shards, or a column has the wrong type; the message names it.
     """
     if not shards:
         raise ValueError("there is nothing to show: no shard was given")
@@ -96,7 +100,7 @@ def inert_json(data: object) -> str:
 def _shard(shard: Shard, prompts: Table, vocabulary: Table) -> dict[str, Any]:
     settings = shard.header.get("settings") or {}
     shown = {name: x if isinstance(x, (str, bool)) else str(x) for name, x in settings.items()}
-    header = {**checked(shard.header, HEADER, where="the header"), "settings": shown}
+    header = {**_finite(shard.header, _HEADER), "settings": shown}
     of_step = "" if header["step"] is None else f" of step {header['step']}"
     responses = []
     for response in shard.responses:
@@ -104,16 +108,26 @@ def _shard(shard: Shard, prompts: Table, vocabulary: Table) -> dict[str, Any]:
         tokens = response["tokens"]
         ids = response.get("token_ids") or [None] * len(tokens)
         indices = [vocabulary.setdefault(pair, len(vocabulary)) for pair in zip(ids, tokens, strict=True)]
-        fields = checked(response, RESPONSE, where=where)
+        fields = _finite(response, _RESPONSE)
         fields["prompt"] = prompts.setdefault(_prompt_text(response.get("prompt")), len(prompts))
         fields["answer"] = gold_answer(response)
         columns = {"tokens": encode_indices(indices), **_columns(response, where)}
         responses.append({**fields, "length": len(tokens), "columns": columns})
-    trees = {
-        str(group): [checked(node, NODE, where=f"a node of tree {group}{of_step}") for node in nodes]
-        for group, nodes in shard.trees.items()
-    }
+    trees = {str(group): [_finite(node, _NODE) for node in nodes] for group, nodes in shard.trees.items()}
     return {"header": header, "trees": trees, "responses": responses}
+
+
+def _finite(entry: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """These fields of an entry; `None` for a missing field and for a number that is not finite."""
+
+    def value(x: Any) -> Any:
+        if isinstance(x, list):
+            return [*map(value, x)]
+        if isinstance(x, dict):
+            return {str(key): value(item) for key, item in x.items()}
+        return None if isinstance(x, float) and not math.isfinite(x) else x
+
+    return {name: value(entry.get(name)) for name in names}
 
 
 def _columns(response: dict[str, Any], where: str) -> dict[str, Column]:
