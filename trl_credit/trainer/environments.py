@@ -91,7 +91,7 @@ class Environments:
             trainer.reward_weights = torch.cat([trainer.reward_weights, torch.ones(1)])
         trainer.reward_func_names[:] = unique_names(trainer.reward_func_names)  # TRL logs equal names as one reward
         if not trainer.reward_funcs:
-            raise ValueError("no reward: give reward_funcs, or environments with get_reward() or step_rewards.")
+            raise ValueError("there is no reward: give reward_funcs or environments with get_reward or step_rewards.")
 
     def _check_continuing(self, pool: list[Any]) -> None:
         if lacking := [type(one).__name__ for one in pool if not all(_has(one, name) for name in HIDDEN)]:
