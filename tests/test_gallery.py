@@ -176,7 +176,7 @@ def test_end_decay_and_hidden_surprise(tokens, tmp_path):
 
 @pytest.mark.parametrize("name", sorted({*FILES} - {"maxrl"}))
 def test_they_keep_the_contract(name, tmp_path):
-    assert len(check_credit(gallery(name), config=config_of(tmp_path, **TRACE))) == 11
+    assert len(check_credit(gallery(name), config=config_of(tmp_path, **TRACE))) == 10
 
 
 def test_each_is_short_and_its_formula_comes_first_and_the_page_lists_it():

@@ -54,7 +54,7 @@ def names_the_reward(where: str, name: str) -> None:
     shutil.rmtree("run/credit_log")
     if where == "recipe.yaml":
         change("run/credit_run.json", task=None)
-        change("run/recipe.yaml", reward=name)
+        change("run/recipe.yaml", reward=name, dataset_name="demo")
     else:
         change("run/credit_run.json", task={"dataset_name": "demo", "reward": [name]})
 

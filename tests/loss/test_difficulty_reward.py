@@ -38,8 +38,8 @@ def wrong(completions, **kwargs):
 
 def weighted(trainer, batches=1):
     """(p̂ of the rows, accuracy of the batch, prompts of the rows with credit) of generation batches."""
-    found, order = [], trainer._batch_steps.order
-    trainer._batch_steps.order = lambda made: found.append((made.p_hat, made.accuracy)) or order(made)
+    found, order = [], trainer._batch_steps._order
+    trainer._batch_steps._order = lambda made: found.append((made.p_hat, made.accuracy)) or order(made)
     outputs = [generation_batch(trainer) for _ in range(batches)]
     decode = trainer.processing_class.batch_decode
     texts = [decode(output["prompt_ids"], skip_special_tokens=True) for output in outputs]

@@ -147,7 +147,7 @@ ITERATION = {"policy_loss": "policy_iteration", "beta": 0.1}
         ({"importance": "turn", "token_mask": "probability"}, "token_mask=.*importance='turn_token' does not"),
         ({"importance": "turn", "importance_sampling_level": "sequence"}, "Set importance_sampling_level='token'"),
         ({"trace_unit": "turn", "importance": "eligible", "loss_weight": "trace_past"}, "Set loss_weight='none'"),
-        ({"turn_average": True}, "turn_average=True: it is a mean over the tokens of each response. Set loss_type='g"),
+        ({"turn_average": True}, "turn_average=True.*Set loss_type='g"),
         ({"turn_average": True, "loss_type": "grpo", **ITERATION}, "Set policy_loss='clip'"),
     ],
     ids=str,

@@ -33,7 +33,6 @@ TURN_IDS = "turn_ids"
 RETURNS = "return_advantages"  # advantages from rewards along the response
 STEP_REWARDS = "step_rewards"  # at the ends of steps; NaN elsewhere
 LOG_ROW = "log_row"  # number of a row in its generation batch, for the rollout log
-LOG_LENGTH = "log_length"  # number of its tokens, also of a truncated response that the loss does not see
 NO_UPDATE = "no_update"  # a list of `True` if no process has a row to learn from
 
 ZERO_VARIANCE_ROW = "dull_row"  # whether the KL term of a row is dropped

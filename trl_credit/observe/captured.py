@@ -14,7 +14,7 @@ from ..loss.loss_pass import LossPass
 from ..loss.metrics import clipped_tokens
 
 
-_TOKENS = (keys.LOG_ROW, keys.LOG_LENGTH, keys.PROMPT_IDS, keys.PROMPT_MASK, keys.COMPLETION_IDS)
+_TOKENS = (keys.LOG_ROW, keys.PROMPT_IDS, keys.PROMPT_MASK, keys.COMPLETION_IDS, keys.COMPLETION_MASK)
 
 
 class Row(NamedTuple):
@@ -79,7 +79,7 @@ def captured(config: CreditConfig, loss_pass: LossPass, loss: torch.Tensor, plac
     arrays = {name: None if x is None else _compact(x.detach()[index]) for name, x in lists.items()}
     ids = {name: inputs[name][index].tolist() for name in _TOKENS}
     rows = []
-    for i, length in enumerate(ids[keys.LOG_LENGTH]):
+    for i, length in enumerate(map(sum, ids[keys.COMPLETION_MASK])):
         own = {name: None if x is None else x[i, :length] for name, x in arrays.items()}
         prompt_ids = list(compress(ids[keys.PROMPT_IDS][i], ids[keys.PROMPT_MASK][i]))
         rows.append(Row(ids[keys.LOG_ROW][i], prompt_ids, ids[keys.COMPLETION_IDS][i][:length], own))

@@ -41,6 +41,7 @@ class Origin:
         tags: Numbers (B,) of this process's rows among those of all processes; −1 for fillers.
         places: Group of each row, and its number in the group, by tag.
         sizes: Number of rows of each group.
+        hidden: Token ids of truncated responses that the loss does not see, by tag.
         answers: Gold answers of this process's rows that are not of trees, by tag.
     """
 
@@ -48,6 +49,7 @@ class Origin:
     tags: torch.Tensor
     places: dict[int, tuple[int, int]]
     sizes: list[int]
+    hidden: dict[int, list[int]] = field(default_factory=dict)
     answers: dict[int, str | None] = field(default_factory=dict)
 
 
@@ -64,7 +66,8 @@ def origin_of(trainer: ResumableTrainer, batch: GenerationBatch, examples: Seque
         places = {tag: divmod(tag, size) for tag in range(rows * processes)}
         tags, sizes = torch.arange(rank * rows, (rank + 1) * rows), [size] * (rows * processes // size)
         answers = {rank * rows + i: gold_answer(example) for i, example in enumerate(examples)}
-        return Origin(batch, tags, places, sizes, answers)
+        hidden = _hidden_responses(batch.batch.data, tags.tolist(), pad_token_id=trainer.tokenizer.pad_token_id)
+        return Origin(batch, tags, places, sizes, hidden, answers)
     drawn, born = batch.plan.drawn, batch.plan.iteration
     fresh = {row.question for row in drawn if row.birth == born}
     questions = sorted(dict.fromkeys(row.question for row in drawn), key=lambda question: question not in fresh)
@@ -79,18 +82,33 @@ def origin_of(trainer: ResumableTrainer, batch: GenerationBatch, examples: Seque
     return Origin(batch, tags, places, sizes)
 
 
-def lengths_of(data: dict[str, torch.Tensor], *, pad_token_id: int) -> torch.Tensor:
-    """Number of tokens of each response, (B,), also of truncated ones whose mask is 0."""
-    ids = data[keys.COMPLETION_IDS]
-    until_padding = ((ids != pad_token_id) * torch.arange(1, ids.size(1) + 1, device=ids.device)).amax(1)
-    length = data[keys.COMPLETION_MASK].sum(1)
-    return torch.where(length > 0, length, until_padding)
+def _hidden_responses(data: dict[str, Any], tags: list[int], *, pad_token_id: int) -> dict[int, list[int]]:
+    """Token ids of the rows that the loss does not see, by tag: its passes may cut them off with the padding."""
+    hidden = {}
+    for i in (data[keys.COMPLETION_MASK].sum(1) == 0).nonzero().flatten().tolist():
+        ids = data[keys.COMPLETION_IDS][i].tolist()
+        while ids and ids[-1] == pad_token_id:
+            ids.pop()
+        hidden[tags[i]] = ids
+    return hidden
+
+
+def _with_tokens(row: Row, ids: list[int]) -> Row:
+    """Fills an empty row with the tokens that the loss did not see: without credit, segment or turn."""
+    outside = {"segment_ids": -1, "turn_ids": -1, "step_rewards": np.nan}
+    lists = {
+        name: None if x is None else np.full(len(ids), outside.get(name, 0), dtype=x.dtype)
+        for name, x in row.lists.items()
+    }
+    return row._replace(token_ids=ids, lists=lists)
 
 
 def response_of(
     trainer: ResumableTrainer, origin: Origin, row: Row, texts: TokenTexts, prompts: Mapping[tuple[int, ...], str]
 ) -> dict[str, Any]:
     """The entry of a row, with arrays where the log has lists. `prompts`: texts by token ids."""
+    if (hidden := origin.hidden.get(row.tag)) is not None:
+        row = _with_tokens(row, hidden)
     batch, engine = origin.batch, trainer.engine
     group, index = origin.places[row.tag]
     entry: dict[str, Any] = {

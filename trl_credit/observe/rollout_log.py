@@ -22,7 +22,7 @@ from ..rollouts.sources import GenerationBatch
 from ..runs.resumable import ResumableTrainer
 from ..support.shown import described, report
 from .captured import Row, captured
-from .log_entries import Origin, lengths_of, origin_of, response_of, shard_of, trees_of
+from .log_entries import Origin, origin_of, response_of, shard_of, trees_of
 from .schema import remove_after, shard_path, write_shard
 from .token_texts import TokenTexts
 
@@ -106,9 +106,8 @@ class RolloutLog(TrainerCallback):
         if self.is_off:
             return
         with self._harmless():
-            self._origin, data = origin_of(self._trainer, batch, examples), batch.batch.data
-            lengths = lengths_of(data, pad_token_id=self._trainer.tokenizer.pad_token_id)
-            data |= {keys.LOG_ROW: self._origin.tags, keys.LOG_LENGTH: lengths}
+            self._origin = origin_of(self._trainer, batch, examples)
+            batch.batch.data[keys.LOG_ROW] = self._origin.tags
 
     def lost(self, loss_pass: LossPass, loss: torch.Tensor) -> None:
         """Captures a micro-batch whose loss was computed. Not collective."""

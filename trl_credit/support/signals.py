@@ -98,11 +98,15 @@ def in_thread(work: Callable[[], T], *, timeout: float | None = None) -> tuple[b
         except BaseException as error:  # raised again in the waiting thread
             outcome.set_exception(error)
         finally:
+            seconds.append(time.monotonic() - start)
             ended.set()
 
+    start, seconds = time.monotonic(), []
     # a daemon, so that work that never ends does not keep the process alive
     threading.Thread(target=run, daemon=True).start()
-    return wait(ended, timeout), outcome
+    # work that holds Python's lock may end too late and still before this thread looks
+    is_in_time = wait(ended, timeout) and (timeout is None or seconds[0] <= timeout)
+    return is_in_time, outcome
 
 
 class StopSignals:

@@ -83,7 +83,6 @@ class TrlEngine(TrlScoring):
     def __init__(self, trainer: ResumableTrainer, meter: Meter, environments: Environments) -> None:
         super().__init__(trainer, meter, environments)
         self.pad_token_id: int = trainer._tokenizer.pad_token_id
-        self.use_vllm: bool = trainer.use_vllm
         self.sampling: SamplePass | None = None
         self.log = TrlLog(trainer, meter)
         self.record, self.timed = self.log.record, meter.timed
@@ -96,6 +95,11 @@ class TrlEngine(TrlScoring):
         """Rows per prompt in a generation batch."""
         trainer = self._trainer
         return trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+
+    @property
+    def use_vllm(self) -> bool:
+        """Whether vLLM samples."""
+        return self._trainer.use_vllm
 
     def data_rows(self, numbers: list[int]) -> list[dict[str, Any]]:
         """Rows of the training data by number, as the data loader gives them."""
@@ -236,7 +240,7 @@ class TrlEngine(TrlScoring):
 
     def correct_by_segment(self, batch: Batch) -> None:
         """Replaces TRL's correction for the engine, per row, by one per segment."""
-        self._correct(batch, batch.segment_ids, average=False)
+        self._correct_ratio(batch, batch.segment_ids, average=False)
 
     def _correct_by_turn(self, batch: Batch) -> None:
         """Replaces TRL's correction for the engine, per row, by the mean over each turn, where weights are per turn.
@@ -249,9 +253,9 @@ class TrlEngine(TrlScoring):
         if batch.turn_ids is None or self.args.behavior_logps == "sampler":
             batch.engine_ratio_t = batch.engine_ratio_t.expand_as(batch.written_t).contiguous()
         else:
-            self._correct(batch, batch.turn_ids, average=True)
+            self._correct_ratio(batch, batch.turn_ids, average=True)
 
-    def _correct(self, batch: Batch, part_ids: torch.Tensor, *, average: bool) -> None:
+    def _correct_ratio(self, batch: Batch, part_ids: torch.Tensor, *, average: bool) -> None:
         low, high = self._trainer.vllm_importance_sampling_clip_min, self._trainer.vllm_importance_sampling_clip_max
         form = {"mode": self._trainer.vllm_importance_sampling_mode, "low": low, "high": high, "average": average}
         logps = batch.old_logp_t, batch.sampling_logp_t

@@ -94,8 +94,8 @@ def _settings(folder: Path) -> dict[str, Any]:
     """The flags of a run's data, its rewards and its sampling: those of `credit_run.json`, else of `recipe.yaml`."""
     record, recipe = read_run(folder), folder / "recipe.yaml"
     settings: dict[str, Any] = {}
-    if record is not None:
-        settings = record["identity"] | record["task"] if "task" in record else {}
+    if record is not None and "task" in record:
+        settings = record["identity"] | record["task"]
     elif recipe.is_file():
         settings = read_settings([str(recipe)])[0]
     if "dataset_name" not in settings:
