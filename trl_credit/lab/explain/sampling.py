@@ -63,7 +63,8 @@ def sampled(
         OSError, ImportError: the data or a reward cannot be read.
     """
     settings = _settings(folder)
-    names = [reward] if reward else settings.get("reward") or [default_reward(settings["dataset_name"])]
+    names = reward or settings.get("reward") or default_reward(settings["dataset_name"])
+    names = [names] if isinstance(names, str) else names  # YAML may have one name
     if reward is None:
         check_trusted(folder, names, command=["explain", str(folder)], trust_run=trust_run)
     else:
