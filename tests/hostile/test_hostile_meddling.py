@@ -2,7 +2,6 @@
 
 import functools
 import os
-import sys
 
 import pytest
 import torch
@@ -28,16 +27,11 @@ def writes(completions, **kwargs):
     kwargs["answer"].clear()
 
 
-def forks_and_exits(completions, **kwargs):
-    if os.fork() == 0:
-        sys.exit(3)
-
-
 def switches_gradients_off(completions, **kwargs):
     torch.set_grad_enabled(False)
 
 
-MEDDLES = [switches_gradients_off, reseeds, moves, writes, forks_and_exits]
+MEDDLES = [switches_gradients_off, reseeds, moves, writes]
 
 
 def shares(completions, answer, **kwargs):

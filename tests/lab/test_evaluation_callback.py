@@ -106,7 +106,7 @@ def test_two_processes_evaluate_as_one(tmp_path, capfd, layout):
     run_evaluation.main(str(tmp_path / "1"))
     (alone,) = results(capfd.readouterr().out)
     launch = TORCHRUN if layout == "ddp" else accelerate(layout, tmp_path)
-    output = run_processes(*launch, run_evaluation.__file__, tmp_path / "2")
+    output = run_processes(*launch, "run_evaluation.py", tmp_path / "2")
     assert results(output) == [alone, alone] and len(alone) == 2
     for name in ("samples/checkpoint-2/demo-demo.jsonl", "samples/checkpoint-3/demo-demo.jsonl", "evaluation.json"):
         one, two = ((tmp_path / str(n) / "evaluation" / name).read_bytes() for n in (1, 2))

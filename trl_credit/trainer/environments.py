@@ -156,8 +156,9 @@ class Environments:
 
     def states(self, written: Sequence[Sequence[int]]) -> list[list[int]] | None:
         """The state before each turn of each response, as a number; `None` if nothing compares states."""
-        rows = [[states[i] for states in self._states[: _turns(row)]] for i, row in enumerate(written)]
-        return rows if self._reads_states else None
+        if not self._reads_states:
+            return None
+        return [[states[i] for states in self._states[: _turns(row)]] for i, row in enumerate(written)]
 
     def step_rewards(self, completions: list, environments: list, **kwargs: Any) -> list[float | None]:
         """A reward function: the total of each environment's `step_rewards`, `None` for one without."""
