@@ -80,7 +80,7 @@ def test_deepspeed_looks_at_losses_once_per_window(tmp_path, name):
             if case in ("clean", "cut"):
                 assert (run_of["error"], run_of["updates"], run_of["moved"]) == (None, 2, True)
             else:
-                assert "the loss is not finite. The last checkpoint is intact" in run_of["error"]
+                assert "the loss is not finite" in run_of["error"] and "checkpoint is intact" in run_of["error"]
                 assert run_of["updates"] == 1 and run_of["as_before"], case
 
 
