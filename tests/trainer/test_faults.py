@@ -159,7 +159,7 @@ def test_when_a_process_dies_or_hangs_the_others_stop(tmp_path, fault):
             process.kill()
     assert processes[0].returncode not in (0, None)
     assert processes[1].returncode == {"dies": 7, "hangs": 1, "holds": 1}[fault]
-    assert fault == "dies" or "reward function 'reward' took longer than reward_timeout=5.0 seconds" in said
+    assert fault != "hangs" or "reward function 'reward' took longer than reward_timeout=5.0 seconds" in said
     assert "STEP 2" not in errors and any(w in errors for w in ("onnection", "imed out", "imeout")), errors[-3000:]
 
 
