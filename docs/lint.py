@@ -31,6 +31,7 @@ sys.path.append(str(ROOT))
 import algorithm_lists
 import algorithm_pages
 import forks
+import knobs_page
 import metrics_page
 import trl
 import versions

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import sys
 
 import pytest
 import torch
@@ -27,11 +28,16 @@ def writes(completions, **kwargs):
     kwargs["answer"].clear()
 
 
+def forks_and_exits(completions, **kwargs):
+    if os.fork() == 0:
+        sys.exit(3)
+
+
 def switches_gradients_off(completions, **kwargs):
     torch.set_grad_enabled(False)
 
 
-MEDDLES = [switches_gradients_off, reseeds, moves, writes]
+MEDDLES = [switches_gradients_off, reseeds, moves, writes, forks_and_exits]
 
 
 def shares(completions, answer, **kwargs):

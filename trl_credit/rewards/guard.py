@@ -104,7 +104,7 @@ def _guard(func: Any, name: str, timeout: float | None, data: Sequence[Rows], le
             call = _Call(func, name, timeout, kwargs)
 
             async def run() -> list:
-                with call.errors_named():  # in here, since a SystemExit would end TRL's loop
+                with forks_end(), call.errors_named():  # in here, since a SystemExit would end TRL's loop
                     return call.read(await func(*args, **call.own_arguments()))
 
             return ledger.note(column, call.checked(await await_within(timeout, run, message=call.late)))
@@ -115,7 +115,7 @@ def _guard(func: Any, name: str, timeout: float | None, data: Sequence[Rows], le
             call = _Call(func, name, timeout, kwargs)
 
             def run() -> list:
-                with call.errors_named():
+                with forks_end(), call.errors_named():
                     return call.read(func(*args, **call.own_arguments()))
 
             with isolated():
@@ -197,6 +197,17 @@ def isolated() -> Iterator[None]:
     finally:
         torch.set_default_dtype(dtype)
         os.chdir(folder)
+
+
+@contextlib.contextmanager
+def forks_end() -> Iterator[None]:
+    """Ends a process that was forked inside, with exit code 0. It would go on as a second copy of the run."""
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
 
 
 def copied(value: Any) -> Any:
