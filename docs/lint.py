@@ -92,6 +92,7 @@ def generated() -> dict[Path, str]:
     tables = {
         **which.page_tables(),
         page: forks_page.tables(read(forks.STORE)),
+        knobs_page.PAGE: knobs_page.tables(),
         metrics_page.PAGE: metrics_page.tables(),
     }
     files = {path: filled(path.read_text(encoding="utf-8"), made) for path, made in tables.items()}
