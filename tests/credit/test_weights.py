@@ -4,10 +4,9 @@ import math
 
 import pytest
 import torch
-from closed_forms import confidence_slope, eligible_gradient
+from closed_forms import confidence_slope, eligible_gradient, trace_matrix
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trace_helpers import trace_matrix
 
 from trl_credit.credit import selection, weights
 from trl_credit.credit.advantages import (

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from closed_forms import trace_matrix
 from toy_loss import check_loss, run, toy
-from trace_helpers import trace_matrix
 
 from trl_credit.credit.selection import select_high_entropy
 
