@@ -21,7 +21,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 KINDS = {"models": "", "datasets": "datasets/", "spaces": "spaces/"}  # in the API → before the id in addresses
-SDKS = ("gradio", "docker", "static")
 LARGE_FILES = (".safetensors", ".bin", ".png", ".parquet")
 
 
@@ -188,8 +187,6 @@ class Handler(BaseHTTPRequestHandler):
         if not name.startswith(f"{self.hub.user}/"):
             raise ApiError(403, f"You have no rights under {name.split('/')[0]}")
         kind = wanted.get("type", "model")
-        if kind == "space" and wanted.get("sdk") not in SDKS:
-            raise ApiError(400, "sdk: one of " + ", ".join(SDKS))
         name = KINDS[f"{kind}s"] + name
         url = f"{self.hub.url}/{name}"
         if name in self.hub.repos:
