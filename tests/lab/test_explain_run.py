@@ -1,9 +1,6 @@
-"""`trl-credit explain` on runs: with a log, what the run gave; without one, responses are sampled from its model."""
+"""`explain` on the rollout log of a run gives the credit that the run gave."""
 
-import json
-import shutil
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,64 +9,10 @@ from custom_functions import custom
 from torch.nn.utils.rnn import pad_sequence
 
 from trl_credit import ALGORITHMS
-from trl_credit.cli import main
-from trl_credit.demo import demo_model_path, demo_reward
 from trl_credit.lab.explain import explain
-from trl_credit.lab.explain.sampling import PROMPTS, RESPONSES
 from trl_credit.lab.explain.table import COLUMNS, rows_of
 from trl_credit.observe import rollout_log
-from trl_credit.observe.schema import read_shard
 
-
-@pytest.fixture(scope="module")
-def trained_run(tmp_path_factory) -> Path:
-    """A run of the embedded task from the command line."""
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    words = "train --max_steps 1 --temperature 0.7 --per_device_train_batch_size 8 --log_credit 0 --output_dir".split()
-    assert main([*words, str(folder)]) in (0, None)
-    return folder
-
-
-@pytest.fixture
-def finished(trained_run, tmp_path) -> Path:
-    return Path(shutil.copytree(trained_run, tmp_path / "run"))
-
-
-@pytest.mark.slow
-def test_a_run_without_a_log_samples_responses(finished, command_said):
-    words = ["explain", finished, "--algo", "grpo", "s_trace"]
-    code, said, error = command_said(*words)
-    what = f"{PROMPTS} prompts × {RESPONSES} responses from its model"
-    assert code == 0 and f"{finished} has no rollout log: samples {what}" in error
-    assert f"{finished} has no rollout log: sampled {what}, kept in explain.jsonl." in said
-    assert "| GRPO " in said and "| S-trace " in said and what in (finished / "explain.html").read_text()
-    rows = read_shard(finished / "explain.jsonl").responses
-    assert len(rows) == PROMPTS * RESPONSES and len({row["prompt"] for row in rows}) == PROMPTS
-    assert [row["reward"] for row in rows] == demo_reward([r["completion"] for r in rows], [r["answer"] for r in rows])
-    assert all("".join(row["tokens"]) == row["completion"] + "<eos>" for row in rows if not row["truncated"])
-    assert len({row["completion"] for row in rows}) > PROMPTS
-
-    table = said[: said.index("\n\n")]
-    again = command_said(*words)[1]
-    assert again[: again.index("\n\n")] == table  # the run's seed
-    kept = command_said("explain", finished / "explain.jsonl", "--algo", "grpo", "s_trace")[1]
-    assert kept[: kept.index("\n\n")] == table
-
-
-def test_a_run_that_does_not_name_its_data_is_refused(finished, command_said):
-    record = finished / "credit_run.json"
-    known = json.loads(record.read_text())
-    del known["task"]  # as of a run from Python
-    record.write_text(json.dumps(known))
-    (finished / "other").mkdir()
-    for folder in (finished, finished / "other"):
-        words = ["explain", folder, "--model", demo_model_path()]
-        code, _, error = command_said(*words)
-        last = error.splitlines()[-1]
-        assert code == 2 and "does not name its data" in last and f"--model {folder}" in last
-
-
-# What a run logged
 
 GRAD = {"importance": "token", "loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"}
 RATIO = {"clip_form": "ratio", "use_bias_correction_kl": False}  # which clips whatever the sign of A
@@ -147,11 +90,11 @@ def check_explained(trainer, shards):
 )
 def test_it_is_the_credit_that_the_run_logged(logged, algo, settings):
     trainer, shards = logged(algo, **settings)
-    found = check_explained(trainer, shards)
-    (cells,) = rows_of([found], grpo=None)
+    explained = check_explained(trainer, shards)
+    (cells,) = rows_of([explained], grpo=None)
     shown, row = dict(zip(COLUMNS, cells, strict=True)), trainer.state.log_history[-2]
     if trainer.args.has_trace:
-        assert found.horizon == pytest.approx(row["credit/effective_horizon"], rel=1e-4) and found.horizon > 0.3
+        assert explained.horizon == pytest.approx(row["credit/effective_horizon"], rel=1e-4) and explained.horizon > 0.3
     for column, name in (("noise share", "noise_share"), ("last tokens' share", "last_tokens_share")):
         assert float(shown[column]) == pytest.approx(row[f"credit/{name}"], abs=0.0051)
     if algo == "ha_dw" and not settings:  # the run's belief, not the accuracy of these responses

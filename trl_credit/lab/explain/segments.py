@@ -76,8 +76,8 @@ def rolled_out(
         data = {name: x.to(trainer.processes.device) for name, x in data.items()} | {keys.OLD_LOGPS: old_logp_t}
         rewards = rewards_of(responses).to(trainer.processes.device)
         batch = Batch(data, rewards, rewards.unsqueeze(1), rewards, rank=0)
-        made = Chain(trainer.engine).credit(batch, [rows[place] for place in places])
-        advantages[places, : mask_t.size(1)] = (made.advantages * mask_t).double().cpu()
+        credit = Chain(trainer.engine).credit(batch, [rows[place] for place in places])
+        advantages[places, : mask_t.size(1)] = (credit.advantages * mask_t).double().cpu()
         ids[places, : mask_t.size(1)] = batch.segment_ids.cpu()
     return config, (advantages, ids)
 
