@@ -7,6 +7,7 @@ import torch
 from conftest import count_a
 from custom_functions import custom
 from torch.nn.utils.rnn import pad_sequence
+from turn_helpers import TURN_FORMS, conversations
 
 from trl_credit import ALGORITHMS
 from trl_credit.lab.explain import explain
@@ -25,7 +26,9 @@ OWN = {
     "spo_chain": {"rollouts_per_state": 2},
     "vine_ppo": {"rollouts_per_state": 2},
 }
-QUICK = [(name, OWN.get(name, {})) for name in ("grpo", "s_trace", "fipo", "kl_cov", "ha_dw", "spo_chain")]
+TALK = {"trainer_kwargs": {"rollout_func": conversations}, "max_completion_length": 16, "loss_type": "grpo"}
+QUICK = [("base", TALK | TURN_FORMS["p_trace"])]
+QUICK += [(name, OWN.get(name, {})) for name in ("grpo", "s_trace", "fipo", "kl_cov", "ha_dw", "spo_chain")]
 
 
 def letters(completions, **kwargs):
@@ -80,13 +83,14 @@ def check_explained(trainer, shards):
             *((name, OWN.get(name, {})) for name in ALGORITHMS if name != "spo_tree"),
             *(("grpo_lambda", own) for own in (RATIO, {"trace_style": "both"}, GRAD)),
             *(("base", {"loss_type": kind}) for kind in ("sapo", "vespo")),
+            *(("base", TALK | form) for form in TURN_FORMS.values()),
             ("ha_dw", {"reward_funcs": [letters, count_a], "difficulty_reward": ["count_a"]}),
             ("base", {"loss_type": "cispo", "epsilon_high": 1.1}),
             ("base", {"delta": 1.1}),
             ("base", {"rollouts": "chain", "rollouts_per_state": 2, "policy_loss": "policy_iteration", "beta": 0.1}),
         )
     ],
-    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+    ids=lambda value: value if isinstance(value, str) else "-".join(name for name in value if name not in TALK),
 )
 def test_it_is_the_credit_that_the_run_logged(logged, algo, settings):
     trainer, shards = logged(algo, **settings)
@@ -95,6 +99,8 @@ def test_it_is_the_credit_that_the_run_logged(logged, algo, settings):
     shown, row = dict(zip(COLUMNS, cells, strict=True)), trainer.state.log_history[-2]
     if trainer.args.has_trace:
         assert explained.horizon == pytest.approx(row["credit/effective_horizon"], rel=1e-4) and explained.horizon > 0.3
+    if trainer.args.importance == "turn":
+        assert explained.horizon is None
     for column, name in (("noise share", "noise_share"), ("last tokens' share", "last_tokens_share")):
         assert float(shown[column]) == pytest.approx(row[f"credit/{name}"], abs=0.0051)
     if algo == "ha_dw" and not settings:  # the run's belief, not the accuracy of these responses
