@@ -88,6 +88,7 @@ def verdicts(rng, effects, **options):
     return [row.verdict for row in compare_results(results_of(noisy(rng, effects, **options)), "area")]
 
 
+@pytest.mark.slow  # 5 s
 def test_with_ten_equal_algorithms_a_family_errs_in_less_than_one_of_twenty():
     rng, runs = np.random.default_rng(5), 600
     wrong = sum(set(verdicts(rng, [0] * 11, seeds=5)) != {"not shown"} for _ in range(runs))

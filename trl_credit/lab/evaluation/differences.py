@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from statistics import NormalDist
@@ -22,7 +21,6 @@ from .score_report import in_points, model_label, p_value, render
 from .scores import Row, problem_score
 
 
-DIFFERENCES_VERSION = 1
 # header fields that must agree; the number of samples, the seed and the engine may differ
 SAME = (
     *("temperature", "max_new_tokens", "max_context", "top_p", "top_k"),
@@ -79,7 +77,9 @@ def compare_models(
     for model in sampled:
         changes = {**(options.get("changes") or {}), "metrics": metrics}
         rows = evaluate([model], sets, protocols=protocols, output_dir=folder, **{**options, "changes": changes})
-        files[model] = [_stored(folder, row) for row in rows]
+        files[model] = [read_stored(sample_path(folder, row["model"], row["set"], row["protocol"])) for row in rows]
+        for file, row in zip(files[model], rows, strict=True):  # an existing file may have been scored by other metrics
+            file.header["metrics"] = list(row["metrics"])
     rows, left_out = [], []
     baseline, *others = _names({model: files[model] for model in models})
     for name, model in zip(others, models[1:], strict=True):
@@ -93,18 +93,12 @@ def compare_models(
                 left_out.append(f"{count} problems of {first.header['set']} that only one of {baseline} and {name} has")
     for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_holm"] = p
-    content = {"version": DIFFERENCES_VERSION, "comparisons": len(rows), "left_out": left_out, "rows": rows}
+    content = {"version": 1, "comparisons": len(rows), "left_out": left_out, "rows": rows}
     write_atomically(folder / "differences.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
     table = table_of([_cells(row, several=len(rows) > 1) for row in rows])
     report = render("differences.md.jinja", rows=rows, table=table, left_out=left_out)
     write_atomically(folder / "differences.md", report)
     return rows
-
-
-def _stored(folder: Path, row: Row) -> SampleFile:
-    file = read_stored(sample_path(folder, row["model"], row["set"], row["protocol"]))
-    # an existing file may have been scored by other metrics
-    return replace(file, header={**file.header, "metrics": list(row["metrics"])})
 
 
 def _names(files: dict[str, list[SampleFile]]) -> list[str]:
