@@ -12,7 +12,6 @@ from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.config import CHOICES, FUNCTION_KNOBS, KNOBS, defaults
 from trl_credit.config.groups import GroupKnobs
 from trl_credit.config.knobs import COUNT, knob, knobs_of, when
-from trl_credit.config.returns import ReturnKnobs
 from trl_credit.config.rules import RULES
 from trl_credit.config.segments import RELEASED_CODE, SegmentKnobs
 from trl_credit.config.trl_settings import MODEL_ACTS, TRL_ACTS, TRL_VALUES
@@ -21,7 +20,7 @@ from trl_credit.config.turns import TurnKnobs
 
 OWN_FIELDS = {f.name for f in dataclasses.fields(CreditConfig)} - {f.name for f in dataclasses.fields(GRPOConfig)}
 ENTRY = re.compile(r"^    (\w+) \((.*?)\)(?::.*)?\n((?:        .*\n|\n)*)", re.MULTILINE)
-PARTS = [SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, CreditConfig]
+PARTS = [SegmentKnobs, GroupKnobs, TurnKnobs, CreditConfig]
 CLASSES = [*PARTS, *(config_class for config_class, _ in ALGORITHMS.values())]
 
 

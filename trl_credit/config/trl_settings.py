@@ -3,7 +3,6 @@ that comes late or does not name the field, a division by zero, or another formu
 """
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +20,16 @@ from .knobs import (
     Condition,
     Values,
     anything_but,
+    list_of,
     number,
-    numbers,
     one_of,
     values_of,
     when,
 )
 
 
-TRACKERS = {*INTEGRATION_TO_CALLBACK, "all", "none"}
+_TRACKER = one_of(*sorted({*INTEGRATION_TO_CALLBACK, "all", "none"}))
+_TRACKERS = list_of(_TRACKER)
 _TABLE: dict[Values, str] = {
     number("at least 1", lambda x: x >= 1): "per_device_train_batch_size per_device_eval_batch_size num_iterations "
     "gradient_accumulation_steps steps_per_generation generation_batch_size max_completion_length "
@@ -46,12 +46,8 @@ _TABLE: dict[Values, str] = {
     number("at least 1, or 0 (all tokens; also -1)", lambda x: x >= -1): "top_k",
     FINITE: "beta weight_decay entropy_coef max_steps save_steps eval_steps num_generations_eval save_total_limit",
     number("a number", lambda x: x == x): "max_grad_norm entropy_coef_min entropy_coef_max entropy_target",
-    Values("finite numbers, one per reward function", numbers): "reward_weights",
-    Values(
-        "the name of a tracker, or a list of names",
-        lambda x: TRACKERS.issuperset([x] if isinstance(x, str) else x or ()),
-        tuple(sorted(TRACKERS)),
-    ): "report_to",
+    list_of(FINITE, "finite numbers, one per reward function"): "reward_weights",
+    Values("a tracker, or a list", lambda x: _TRACKER.holds(x) or _TRACKERS.holds(x), _TRACKER.names): "report_to",
     Values("`name: value` pairs", lambda x: isinstance(x, dict) or str(x).startswith("{")): "model_init_kwargs",
     # with some unknown choices TRL silently trains by another formula, or stops in the first step
     one_of("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"): "loss_type",
@@ -59,10 +55,6 @@ _TABLE: dict[Values, str] = {
     one_of("group", "batch", "none", True, False): "scale_rewards",
     one_of("sum_then_normalize", "normalize_then_sum"): "multi_objective_aggregation",
     one_of("colocate", "server"): "vllm_mode",
-    Values(
-        "left out without DeepSpeed (pip install 'trl-credit[deepspeed]')",
-        lambda x: not x or find_spec("deepspeed") is not None,
-    ): "deepspeed",
 }
 TRL_VALUES: dict[str, Values] = {name: values for values, names in _TABLE.items() for name in names.split()}
 NONE_TOO = ("top_k", "top_p", "repetition_penalty", "max_grad_norm")  # may be `None`, whatever their annotations say

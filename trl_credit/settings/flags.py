@@ -44,9 +44,8 @@ class FlagParser(OneLineParser, TrlParser):
         self._helps |= helps or {}
         super().__init__(dataclass_types=self.classes, add_help=False, **kwargs)
         self.add_argument("--help", "-h", nargs="?", choices=["all"], action=_PrintHelp, default=SUPPRESS)
-        self.add_argument(
-            "--config", nargs="+", metavar="FILE", help="YAML files of settings, or recipes by name.", default=SUPPRESS
-        )
+        files = "YAML files of settings, or recipes by name."
+        self.add_argument("--config", nargs="+", metavar="FILE", help=files, default=SUPPRESS)
 
     def add_argument(self, *names: Any, **kwargs: Any) -> Action:
         """Adds a flag with the help of its field; one that may be `None` accepts that word."""
