@@ -132,9 +132,9 @@ def _run(args: Namespace) -> None:
         raise ValueError(f"--models needs a --protocol: one or more of {', '.join(PROTOCOLS)}, custom")
     task = {name: getattr(args, name) for name in _TASK}
     task["changes"] = {name: getattr(args, name) for name in _CHANGES}
+    engine = {name: value for name in _ENGINE if (value := getattr(args, name)) is not None}
     options = {name: getattr(args, name) for name in _OPTIONS} | task
-    options |= {"protocols": args.protocol, "progress": not args.quiet}
-    options["engine_kwargs"] = {name: value for name in _ENGINE if (value := getattr(args, name)) is not None}
+    options |= {"protocols": args.protocol, "progress": not args.quiet, "engine_kwargs": engine}
     if sampled and args.protocol is None:
         as_trained, description = plan_as_trained(sampled, trust_run=args.trust_run, **task)
         print(description)

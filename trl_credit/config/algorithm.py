@@ -11,14 +11,7 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache, partial
 from typing import Any, get_args, get_origin, get_type_hints
 
-from ..support.functions import (
-    declared,
-    imports_functions,
-    is_custom_function,
-    known_function,
-    name_of,
-    resolve_function,
-)
+from ..support.functions import declared, imports_functions, known_function, name_of, resolve_function
 from .knobs import as_knob, default_of
 
 
@@ -89,8 +82,7 @@ def algorithm_of(part: Any, config: Any, *, name: str | None = None) -> Algorith
         ValueError: `needs` names what is unknown, or one of the parts for a state is missing.
     """
     source = type(part) if is_algorithm(part) and not inspect.isclass(part) else part
-    known = {f.name for f in fields(config)}
-    own = {f.name: getattr(config, f.name) for f in settings_of(part) if f.name in known}
+    own = {f.name: getattr(config, f.name) for f in settings_of(part) if hasattr(config, f.name)}
     for setting in own if source is not part else ():
         check_once(part, setting, own[setting])
     if inspect.isclass(part):
@@ -142,7 +134,7 @@ def class_of(credit: Any) -> type | None:
     """The class of an algorithm that a configuration's `credit` names or holds; `None` for a function, and for a name
     that was not looked up yet."""
     if isinstance(credit, str):
-        credit = known_function(credit) if is_custom_function(credit) else None
+        credit = known_function(credit)
     if not is_algorithm(credit):
         return None
     return credit if inspect.isclass(credit) else type(credit)
@@ -170,7 +162,7 @@ def with_settings_of(credit: Any, config_class: type, keywords: Mapping[str, Any
     Raises:
         ValueError: a setting cannot be a field, or one of an object has another value among the `keywords` too.
     """
-    if isinstance(credit, str) and is_custom_function(credit) and imports_functions():
+    if isinstance(credit, str) and imports_functions():
         with suppress(ValueError):
             credit = resolve_function(credit, what="credit", known=())
             credit = credit if inspect.isclass(credit) else None

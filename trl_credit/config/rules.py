@@ -1,5 +1,6 @@
 """Which settings of a configuration do not go together."""
 
+import os
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -109,6 +110,20 @@ RULES = (
     Rule(when(use_vllm=True), when(top_p=number("above 0 and at most 1", lambda x: 0 < x <= 1)), "as vLLM needs it"),
     *(Rule(_listing(name), needed, f"{name} does nothing") for name, needed in RELEASED_CODE.items()),
 )
+
+
+def check_groups(args: GRPOConfig) -> None:
+    """Checks that the groups of `num_generations` fill the generation batch. Raises `ValueError`."""
+    group, processes = args.num_generations, int(os.environ.get("WORLD_SIZE") or 1)
+    steps = "steps_per_generation" if args.steps_per_generation else "gradient_accumulation_steps"
+    rows = args.per_device_train_batch_size * processes * getattr(args, steps)
+    size = args.generation_batch_size or rows
+    if group is None or size % group == 0:
+        return
+    sizes = ["generation_batch_size"] if args.generation_batch_size else ["per_device_train_batch_size", steps]
+    whole = f"the {size} responses of a generation batch ({values_of(args, sizes)}, {processes} × the process)"
+    nearest = min((n for n in range(2, size + 1) if size % n == 0), key=lambda n: abs(n - group), default=2)
+    raise ValueError(f"num_generations={group} does not divide {whole}: set num_generations={nearest}, or change them.")
 
 
 def combination_errors(config: GRPOConfig, wrong: Collection[str]) -> Iterator[Exception]:

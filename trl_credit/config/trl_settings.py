@@ -2,9 +2,7 @@
 that comes late or does not name the field, a division by zero, or another formula; and when a field has an effect.
 """
 
-import os
 from pathlib import Path
-from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer
 from transformers import __version__ as version
@@ -12,20 +10,7 @@ from transformers.integrations import INTEGRATION_TO_CALLBACK
 
 from ..support.adapters import adapter_base
 from ..support.errors import one_line
-from .knobs import (
-    FINITE,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SHARE,
-    Condition,
-    Values,
-    anything_but,
-    list_of,
-    number,
-    one_of,
-    values_of,
-    when,
-)
+from .knobs import FINITE, NOT_NEGATIVE, POSITIVE, SHARE, Condition, Values, anything_but, list_of, number, one_of, when
 
 
 _TRACKER = one_of(*sorted({*INTEGRATION_TO_CALLBACK, "all", "none"}))
@@ -116,20 +101,6 @@ BATCH_FIELDS = (
     "num_generations generation_batch_size per_device_train_batch_size steps_per_generation "
     "gradient_accumulation_steps num_iterations"
 ).split()
-
-
-def check_groups(args: Any) -> None:
-    """Checks that the groups of `num_generations` fill the generation batch. Raises `ValueError`."""
-    group, processes = args.num_generations, int(os.environ.get("WORLD_SIZE") or 1)
-    steps = "steps_per_generation" if args.steps_per_generation else "gradient_accumulation_steps"
-    rows = args.per_device_train_batch_size * processes * getattr(args, steps)
-    size = args.generation_batch_size or rows
-    if group is None or size % group == 0:
-        return
-    sizes = ["generation_batch_size"] if args.generation_batch_size else ["per_device_train_batch_size", steps]
-    whole = f"the {size} responses of a generation batch ({values_of(args, sizes)}, {processes} × the process)"
-    nearest = min((n for n in range(2, size + 1) if size % n == 0), key=lambda n: abs(n - group), default=2)
-    raise ValueError(f"num_generations={group} does not divide {whole}: set num_generations={nearest}, or change them.")
 
 
 def check_model(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:

@@ -103,7 +103,7 @@ def load_prompts(
 
     Args:
         name (`str`):
-            A set of `SETS`, `reasoning_gym:TASK`, a JSONL, JSON, Parquet, Arrow or CSV file, or a name on the Hub.
+            A set of `SETS`, `reasoning_gym:TASK`, a JSONL, JSON, Parquet or CSV file, or a name on the Hub.
         data_dir (`str`, *optional*):
             Folder that is searched for known sets instead of the Hub, see docs/data.md.
         revision (`str`, *optional*):

@@ -88,8 +88,8 @@ class FlagParser(OneLineParser, TrlParser):
 
     def format_help(self, *, full: bool = False) -> str:
         """The short page, or that of `--help all` (see [`~trl_credit.settings.help.page`])."""
-        shown = [a for a in self._actions if a.dest != "help" and not a.option_strings[0].startswith("--no_")]
-        return page(self.prog, self.epilog or "", shown, self._knobs, full=full)
+        actions = [a for a in self._actions if a.dest != "help" and not a.option_strings[0].startswith("--no_")]
+        return page(self.prog, self.epilog or "", actions, self._knobs, full=full)
 
 
 class _PrintHelp(Action):
