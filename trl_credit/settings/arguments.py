@@ -1,4 +1,4 @@
-"""From a command line and YAML files to the arguments of a run."""
+"""Makes the arguments of a run from a command line and YAML files."""
 
 import argparse
 import re
