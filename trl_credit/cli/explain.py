@@ -50,7 +50,7 @@ def main(argv: list[str]) -> int:
     shard, model, tokenizer = _read(args, source)
     explained, left_out = _explained(args, configs, shard, model, tokenizer)
     if not explained:
-        raise ValueError(next(f"{name}: {reason}" for name, reason in left_out.items()))
+        raise ValueError(": ".join(next(iter(left_out.items()))))
     notes = [shard.header["note"]] if shard.header.get("note") else []
     notes += [f"{name} is left out: {reason.rstrip('.')}." for name, reason in left_out.items()]
     if not any(any(response.get("credit") or ()) for one in explained for response in one.shard.responses):
