@@ -136,7 +136,7 @@ def test_too_large_a_share_of_skipped_updates_stops_the_run():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["dies", "hangs", "holds"])
+@pytest.mark.parametrize("fault", ["dies", "hangs"])
 def test_when_a_process_dies_or_hangs_the_others_stop(tmp_path, fault):
     """Without a launcher, which would end the others. A process that hangs ends by its `reward_timeout`."""
     port = str(int(os.environ["MASTER_PORT"]) + 1)  # no other test worker uses it, and the system does not hand it out
@@ -158,7 +158,7 @@ def test_when_a_process_dies_or_hangs_the_others_stop(tmp_path, fault):
         for process in processes:
             process.kill()
     assert processes[0].returncode not in (0, None)
-    assert processes[1].returncode == {"dies": 7, "hangs": 1, "holds": 1}[fault]
+    assert processes[1].returncode == {"dies": 7, "hangs": 1}[fault]
     assert fault != "hangs" or "reward function 'reward' took longer than reward_timeout=5.0 seconds" in said
     assert "STEP 2" not in errors and any(w in errors for w in ("onnection", "imed out", "imeout")), errors[-3000:]
 

@@ -5,8 +5,9 @@ import functools
 import pytest
 import torch
 import trl
+from conftest import sums
 
-from trl_credit import CreditConfig, CreditTrainer, STraceConfig, STraceTrainer
+from trl_credit import ALGORITHMS, CreditConfig, CreditTrainer, STraceConfig, STraceTrainer
 from trl_credit.loss import keys
 from trl_credit.rewards.steps import StepRewards
 
@@ -42,7 +43,7 @@ class Stock(trl.GRPOTrainer):
 def test_a_loss_that_adds_to_super_trains_as_in_trl(make_trainer):
     # a reward without signal: every micro-batch would be skipped but for the penalty
     given = {"reward_funcs": lambda completions, **columns: [1.0] * len(completions), "eval_strategy": "steps"}
-    given |= {"trainer_kwargs": {"eval_dataset": make_trainer().train_dataset.select(range(2))}, "eval_steps": 1}
+    given |= {"trainer_kwargs": {"eval_dataset": sums(64).select(range(2))}, "eval_steps": 1}
     trained = [make_trainer(pair, **given) for pair in ((trl.GRPOConfig, Stock), (CreditConfig, Penalised))]
     late = make_trainer("base", **given)  # set on the instance, after the trainer was made
     late._compute_loss = functools.partial(with_penalty(CreditTrainer._compute_loss), late)
@@ -79,8 +80,7 @@ def test_rewards_without_super_are_the_rewards_as_in_trl(on, make_trainer):
 
 @pytest.mark.parametrize("algo", ["ha_dw", "vine_ppo", "spo_chain", "spo_tree"])
 def test_rewards_without_super_count_wherever_responses_are_scored(algo, make_trainer):
-    config_class, base = make_trainer(algo).config_class, type(make_trainer(algo))
-    seen = []
+    (config_class, base), seen = ALGORITHMS[algo], []
 
     class Rewarded(base):
         def _calculate_rewards(self, inputs, prompts, completions, completion_ids):
@@ -161,7 +161,7 @@ class Free(STraceTrainer):
 
 @pytest.mark.parametrize("settings", [{}, {"groups": "refill", "per_device_train_batch_size": 8}])
 def test_these_overrides_may_do_without_super(settings, make_trainer):
-    data = {"eval_dataset": make_trainer().train_dataset.select(range(2))}
+    data = {"eval_dataset": sums(64).select(range(2))}
     trainer = make_trainer((STraceConfig, Free), eval_strategy="steps", eval_steps=1, trainer_kwargs=data, **settings)
     trainer.train()
     assert trainer.state.global_step == 2

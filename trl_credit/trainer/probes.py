@@ -133,8 +133,7 @@ class Probes:
         self._trainer, self._asked, self._adds_entropy = trainer, (), False
         self._reads_hidden = "hidden" in needs
         if self._reads_hidden and trainer.args.torch_compile:
-            what = f"credit={trainer.args.credit!r} needs hidden states, which are read by a hook"
-            raise ValueError(f"{what} that a compiled model may skip: set torch_compile=False.")
+            raise ValueError(f"credit={trainer.args.credit!r} reads hidden states by a hook: set torch_compile=False.")
         model, reference = self._inner(trainer.model), getattr(trainer, "ref_model", None)
         self._reads_reference = trainer.args.selector == "entropy_reference"
         add_head = getattr(trl_utils, "add_fused_lm_head", None)  # before TRL 1.16 any pass can compute entropies

@@ -1,7 +1,6 @@
 """A run in which a process dies or hangs in its second step, or the disk is full in its second save."""
 
 import os
-import re
 import resource
 import signal
 import sys
@@ -23,8 +22,6 @@ def main(fault: str, folder: str) -> None:
         if rank == 1 and calls == 2:
             if fault == "dies":
                 os._exit(7)
-            if fault == "holds":
-                re.match("(a+)+b", "a" * 60)  # C code, which keeps every thread of Python from running
             time.sleep(600)
         return demo_reward(completions, answer)
 

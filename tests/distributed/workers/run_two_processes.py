@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import run_agent
 import torch
 from transformers import TrainerCallback
 from worker import QUIET, kept, logged, print_result, size_of, trainer_of
@@ -71,6 +72,7 @@ def run(part: str, case: str, folder: str) -> None:
     for order in (part for part in trainer.stateful if part.name == "prompts"):
         order.write(rates)
     print_result(
+        part=part,
         case=case,
         collectives=len(gathered) + len(reduced),
         rewards=[m.batch.rewards_per_func[:, 0].tolist() for m in made],
@@ -128,7 +130,7 @@ def run_skipping(folder: str) -> None:
         trainer.train()
         rows = [row for row in trainer.state.log_history if "credit/skipped_updates" in row]
         shares = [row.get("credit/skipped_micro_batches") for row in rows]
-        print_result(skip=skip, passes=steps.passes[:8], parameters=steps.parameters, shares=shares)
+        print_result(part="skip", case=skip, passes=steps.passes[:8], parameters=steps.parameters, shares=shares)
 
 
 def run_logging(folder: str) -> None:
@@ -144,11 +146,13 @@ def run_logging(folder: str) -> None:
             output.mkdir(parents=True, exist_ok=True)
             (output / "credit_log").write_text("in the way")
         trainer.train()
-        print_result(case=case, parameters=size_of(trainer.model), off=trainer._rollout_log.is_off)
+        print_result(part="log", case=case, parameters=size_of(trainer.model), off=trainer._rollout_log.is_off)
 
 
-def main(part: str, folder: str) -> None:
-    if part in ("skip", "log"):
-        return run_skipping(folder) if part == "skip" else run_logging(folder)
-    for case in CASES[part]:
-        run(part, case, folder)
+def main(folder: str) -> None:
+    for part, cases in CASES.items():
+        for case in cases:
+            run(part, case, f"{folder}/{part}")
+    run_skipping(folder)
+    run_logging(folder)
+    run_agent.main("6", folder)  # the last, since it replaces the engine
