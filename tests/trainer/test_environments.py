@@ -143,8 +143,8 @@ def test_prompts_and_tools_are_those_of_trl_except_where_chains_restore(make_age
 
 def test_a_chain_that_restores_hides_what_it_uses(make_agent):
     chain = {"algo": (SPOChainConfig, SPOChainTrainer), "segmentation": "turns", "rollouts_per_state": 2}
-    said = [["<call>restore state=3</call><eos>", CALL], [ANSWER, ANSWER]]
-    trainer = make_agent(*said, environment=Restored, **chain)
+    script = [["<call>restore state=3</call><eos>", CALL], [ANSWER, ANSWER]]
+    trainer = make_agent(*script, environment=Restored, **chain)
     assert [tool.__name__ for tool in trainer.tools] == ["calc"]
     batch = trainer.engine.sample(trainer.rows).data
     texts = trainer.processing_class.batch_decode(batch[keys.COMPLETION_IDS])

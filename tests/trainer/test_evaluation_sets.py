@@ -28,8 +28,8 @@ def test_each_set_has_metrics_of_its_own_and_chooses_the_best_checkpoint(make_tr
         assert all(key.startswith(f"eval_{name}_") for key in ours)
         assert {f"eval_{name}_rewards/half/mean", f"eval_{name}_entropy", f"eval_{name}_credit/abs_advantage"} <= ours
     assert trainer.state.best_metric == max(row["eval_ones_reward"] for row in rows[::2])
-    said = [line.split() for line in capsys.readouterr().out.splitlines() if " evaluation " in line]
-    assert [line[3:5] for line in said] == [["ones", "reward"], ["the_others/x", "reward"]] * 2
+    shown = [line.split() for line in capsys.readouterr().out.splitlines() if " evaluation " in line]
+    assert [line[3:5] for line in shown] == [["ones", "reward"], ["the_others/x", "reward"]] * 2
     alone = trainer.evaluate(SETS["ones"], metric_key_prefix="test")
     assert {"test_reward", "test_loss"} <= alone.keys() and "eval_reward" not in alone
     assert not trainer._metrics["eval"]

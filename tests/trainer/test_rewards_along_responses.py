@@ -53,23 +53,23 @@ def batches_of(trainer):
 def placed(trainer, ids, size=4):
     """Per response, by definition: the tokens before the end of each step, and its reward. Also as a table (N, K)."""
     texts = texts_of(trainer, ids)
-    found = []
+    by_response = []
     for row, text, steps in zip(ids, texts, per_character(texts), strict=True):
         lengths = [len(texts_of(trainer, [row[:k]])[0]) for k in range(len(row) + 1)]
         counts = [len(row) if end == len(text) else lengths.index(end) for end, _ in steps]
-        found.append(list(zip(counts, [x for _, x in steps], strict=True)))
+        by_response.append(list(zip(counts, [x for _, x in steps], strict=True)))
         if not steps or counts[-1] < len(row):
-            found[-1].append((len(row), 0.0))  # the rest of the response
-    rewards = torch.zeros(len(ids), max(map(len, found)), dtype=torch.float64)
-    for i, steps in enumerate(found):
+            by_response[-1].append((len(row), 0.0))  # the rest of the response
+    rewards = torch.zeros(len(ids), max(map(len, by_response)), dtype=torch.float64)
+    for i, steps in enumerate(by_response):
         rewards[i, : len(steps)] = torch.tensor([x for _, x in steps], dtype=torch.float64)
-    return found, rewards, torch.tensor([len(steps) for steps in found])
+    return by_response, rewards, torch.tensor([len(steps) for steps in by_response])
 
 
-def on_tokens(found, wanted_k, width):
+def on_tokens(by_response, wanted_k, width):
     """Advantages (N, T) from those of steps."""
-    wanted = torch.zeros(len(found), width)
-    for i, steps in enumerate(found):
+    wanted = torch.zeros(len(by_response), width)
+    for i, steps in enumerate(by_response):
         for t in range(steps[-1][0]):
             wanted[i, t] = wanted_k[i, sum(end <= t for end, _ in steps)]
     return wanted
@@ -83,11 +83,11 @@ def test_advantages_are_the_closed_form_at_the_sampled_tokens(make_trainer, algo
     settings = {"returns": "to_go", "step_gamma": 0.5, "step_baseline": baseline, **more}
     trainer = make_trainer(algo, reward_funcs=per_character, **SMALL, **settings)
     for batch, data in batches_of(trainer):
-        found, rewards, steps = placed(trainer, batch.batch.completion_ids)
+        places, rewards, steps = placed(trainer, batch.batch.completion_ids)
         own = returns_to_go(rewards, gamma=0.5, steps=steps)
         wanted_k = to_go_advantages(own, baseline=baseline, num_generations=4, steps=steps)
         assert batch.batch.rewards.tolist() == pytest.approx(rewards.sum(-1).tolist(), abs=1e-6)
-        wanted = on_tokens(found, wanted_k, data[keys.COMPLETION_IDS].size(1))
+        wanted = on_tokens(places, wanted_k, data[keys.COMPLETION_IDS].size(1))
         assert torch.allclose(batch.advantages, wanted, atol=1e-5)
         assert (batch.credited == ((wanted != 0) & data[keys.COMPLETION_MASK].bool()).any(-1)).all()
     log = trainer.state.log_history
@@ -99,12 +99,12 @@ def test_differences_of_scores(make_trainer):
     (batch, data), *_ = batches_of(trainer)
     ids = batch.batch.completion_ids
     scored = per_character(texts_of(trainer, ids))
-    found, values, _ = placed(trainer, ids)
+    places, values, _ = placed(trainer, ids)
     steps = torch.tensor([len(x) for x in scored])
     assert batch.batch.rewards.nan_to_num(nan=-1.0).tolist() == pytest.approx([x[-1][1] if x else -1 for x in scored])
     none = torch.full((8,), torch.nan)
     wanted = difference_advantages(values, first=none, num_generations=4, steps=steps)
-    assert torch.allclose(batch.advantages, on_tokens(found, wanted, data[keys.COMPLETION_IDS].size(1)), atol=1e-5)
+    assert torch.allclose(batch.advantages, on_tokens(places, wanted, data[keys.COMPLETION_IDS].size(1)), atol=1e-5)
 
 
 # Conversations with tools
@@ -241,10 +241,10 @@ def byte_level():
 def test_ends_in_characters_are_the_tokens_that_complete_them(byte_level, text):
     ids = [*byte_level(text)["input_ids"], byte_level.eos_token_id]
     ends = [*range(1, len(text) + 1)]
-    found = _token_counts(ends, text, ids, byte_level)
-    assert found == sorted(found) and len(found) == len(ends)
-    assert found[-1] == len(ids)  # with the end of sequence, which has no text
-    for end, count in zip(ends[:-1], found[:-1], strict=True):
+    counts = _token_counts(ends, text, ids, byte_level)
+    assert counts == sorted(counts) and len(counts) == len(ends)
+    assert counts[-1] == len(ids)  # with the end of sequence, which has no text
+    for end, count in zip(ends[:-1], counts[:-1], strict=True):
         whole = byte_level.decode(ids[:count], skip_special_tokens=True)
         before = byte_level.decode(ids[: count - 1], skip_special_tokens=True)
         assert whole.startswith(text[:end]) and not before.startswith(text[:end])
@@ -253,8 +253,8 @@ def test_ends_in_characters_are_the_tokens_that_complete_them(byte_level, text):
 def test_the_content_of_one_message_is_found_in_the_decoded_text(byte_level):
     ids = byte_level("<think> the answer is 12")["input_ids"]
     message = [{"role": "assistant", "content": "the answer is 12"}]
-    found = _token_counts([3, 16], message, ids, byte_level)
-    assert byte_level.decode(ids[: found[0]]).startswith("<think> the") and found[1] == len(ids)
+    counts = _token_counts([3, 16], message, ids, byte_level)
+    assert byte_level.decode(ids[: counts[0]]).startswith("<think> the") and counts[1] == len(ids)
 
 
 @pytest.mark.parametrize(

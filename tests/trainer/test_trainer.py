@@ -78,14 +78,6 @@ def test_evaluation_does_not_move_the_belief(trained):
     assert math.isfinite(metrics["eval_loss"]) and trainer.difficulty.state_dict() == before
 
 
-def test_a_checkpoint_with_a_belief_of_another_mode_is_refused(make_trainer):
-    settings = {"save_strategy": "steps", "save_steps": 1}
-    make_trainer("ha_dw", max_steps=1, **settings).train()
-    other = make_trainer("ha_dw", max_steps=2, difficulty="hard", allow_changed=["difficulty"], **settings)
-    with pytest.raises(ValueError, match="credit_state.json"):
-        other.train(resume_from_checkpoint=True)
-
-
 def test_default_configuration_is_the_trainers_own(tiny_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     trainer = trl_credit.GSPOTrainer(tiny_model, count_a, train_dataset=Dataset.from_dict({"prompt": ["1+1="] * 8}))

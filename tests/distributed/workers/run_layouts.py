@@ -62,11 +62,11 @@ class Scripted(CreditTrainer):
         self.engine._continue_once = continue_once
 
     def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-        asked: Counter[tuple] = Counter()
+        requests: Counter[tuple] = Counter()
         responses = []
         for ids in prompt_ids:
-            responses.append(draw(list(ids), asked[tuple(ids)], self.max_completion_length))
-            asked[tuple(ids)] += 1
+            responses.append(draw(list(ids), requests[tuple(ids)], self.max_completion_length))
+            requests[tuple(ids)] += 1
         return responses, None
 
 

@@ -62,12 +62,14 @@ def run(part: str, case: str, folder: str) -> None:
     reward = by_prompt if part == "groups" else constant if case == "nothing" else demo_reward
     trainer = trainer_of(CreditTrainer, reward, f"{folder}/{case}", loss_type="dapo", **settings)
     before = size_of(trainer.model)
-    batches, made = kept(trainer, "_generate_and_score_completions"), kept(trainer, "make_batch")
+    batches, sampled = kept(trainer, "_generate_and_score_completions"), kept(trainer, "make_batch")
     gathered, reduced = (kept(trainer.accelerator, name) for name in ("gather", "reduce"))
     trainer.train()
     masks = [loss_mask(b) for b in batches]
     decode = trainer.tokenizer.batch_decode
-    texts = [[decode(x, skip_special_tokens=True) for x in (m.batch.prompt_ids, m.batch.completion_ids)] for m in made]
+    texts = [
+        [decode(x, skip_special_tokens=True) for x in (m.batch.prompt_ids, m.batch.completion_ids)] for m in sampled
+    ]
     rates = Path(folder) / f"{case}-{trainer.processes.rank}.jsonl"  # as each process knows them
     for order in (part for part in trainer.stateful if part.name == "prompts"):
         order.write(rates)
@@ -75,14 +77,14 @@ def run(part: str, case: str, folder: str) -> None:
         part=part,
         case=case,
         collectives=len(gathered) + len(reduced),
-        rewards=[m.batch.rewards_per_func[:, 0].tolist() for m in made],
+        rewards=[m.batch.rewards_per_func[:, 0].tolist() for m in sampled],
         advantages=[b["advantages"].tolist() for b in batches],
         num_items=[float(b["num_items_in_batch"]) for b in batches],
         tokens=[int(m.sum()) for m in masks],
         kept=[b.get("policy_mask", m).sum(1).tolist() for b, m in zip(batches, masks, strict=True)],
         row_weight=[b["row_weight"].tolist() for b in batches if "row_weight" in b],
         real_rows=[int((m.sum(1) > 0).sum()) for m in masks],
-        examples=[m.examples and [x["prompt"] for x in m.examples] for m in made],
+        examples=[m.examples and [x["prompt"] for x in m.examples] for m in sampled],
         prompts=[prompts for prompts, _ in texts],
         own=[by_prompt(*pair) for pair in texts],
         rates=[json.loads(line) for line in rates.read_text().splitlines()] if rates.exists() else None,
