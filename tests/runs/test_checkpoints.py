@@ -11,18 +11,12 @@ from trl_credit.runs.checkpoints import VERSION, is_complete, last_checkpoint, r
 NEEDED = {"difficulty": "difficulty='history'"}
 
 
-def test_state_survives(tmp_path):
-    write_state(tmp_path, {"parts": {"difficulty": {"beliefs": [0.1, 0.2]}}})
-    assert read_state(tmp_path, needed=NEEDED)["parts"] == {"difficulty": {"beliefs": [0.1, 0.2]}}
-    assert [p.name for p in tmp_path.iterdir()] == ["credit_state.json"]
-    write_state(tmp_path, {"parts": {}})
-    assert read_state(tmp_path, needed={})["parts"] == {}
-
-
 def test_a_state_that_cannot_be_resumed_is_named_with_the_fix(tmp_path):
     assert read_state(tmp_path, needed={})["parts"] == {}  # a checkpoint of plain TRL
     with pytest.raises(ValueError, match=r"credit_state.json holds no state for difficulty='history'"):
         read_state(tmp_path, needed=NEEDED)
+    write_state(tmp_path, {"parts": {"difficulty": {"beliefs": [0.1, 0.2]}}})
+    assert read_state(tmp_path, needed=NEEDED)["parts"] == {"difficulty": {"beliefs": [0.1, 0.2]}}
     write_state(tmp_path, {"parts": {"replay": {}}})
     with pytest.raises(ValueError, match="holds no state for difficulty='history'"):
         read_state(tmp_path, needed=NEEDED)
