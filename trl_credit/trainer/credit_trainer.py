@@ -260,7 +260,7 @@ class CreditTrainer(ResumableTrainer):
             self._rollout_log.sampled(made, made.examples)
             note_sample(self, made.batch.rewards)
             if made.plan is not None and not made.plan.drawn and self._nonfinite.skips_batches:
-                made.batch.no_update = [True] * len(inputs)
+                made.batch.data[keys.NO_UPDATE] = [True] * len(inputs)
         return made.batch.data
 
     def make_batch(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
