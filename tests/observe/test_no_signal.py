@@ -75,8 +75,8 @@ def test_a_short_run_that_learned_nothing_says_so(make_trainer, caplog):
     before = {name: x.clone() for name, x in trainer.model.named_parameters()}
     trainer.train()
     assert all(torch.equal(before[name], x) for name, x in trainer.model.named_parameters())
-    (said,) = warnings_in(caplog)
-    assert "exactly 0 in 3 of the 3 updates" in said and "check_credit on credit='<lambda>@" in said
+    (warning,) = warnings_in(caplog)
+    assert "exactly 0 in 3 of the 3 updates" in warning and "check_credit on credit='<lambda>@" in warning
     assert [row["credit/zero_gradients"] for row in trainer.state.log_history[:-1]] == [1.0] * 3
 
 
