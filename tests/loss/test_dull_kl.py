@@ -24,8 +24,8 @@ def gradients(make_trainer, **settings):
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "cispo"])
 def test_dull_kl(make_trainer, tmp_path, tiny_model, loss_type):
-    """Dropped: the gradient that the dull rows had alone is gone, and nothing else changed. With TRL's default, which
-    multiplies the KL term by the ratio."""
+    """If it is dropped, the gradient that only the rows with zero variance had is gone, and nothing else changed. TRL's
+    default multiplies the KL term by the ratio."""
     model = AutoModelForCausalLM.from_pretrained(tiny_model)
     settings = {"beta": 0.5, "loss_type": loss_type, "shared_prefix": "off"}
 
@@ -42,7 +42,7 @@ def test_dull_kl(make_trainer, tmp_path, tiny_model, loss_type):
     assert zero_variance.tolist() == [int(x["prompt"][0]) % 2 == 0 or len(set(r)) == 1 for x, r in zip(
         batch.examples, batch.batch.rewards.view(-1, 4).repeat_interleave(4, 0).tolist(), strict=True)]  # fmt: skip
     assert 0 < zero_variance.sum() < 16
-    # β k3 of the dull rows, divided as the loss divides
+    # β k3 of the rows with zero variance, divided as the loss divides
     model.train()
     ids = torch.cat([data[keys.PROMPT_IDS], data[keys.COMPLETION_IDS]], 1)
     attention = torch.cat([data[keys.PROMPT_MASK], data[keys.COMPLETION_MASK]], 1)

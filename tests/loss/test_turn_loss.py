@@ -130,7 +130,7 @@ def test_rows_without_a_kl_term_lose_it_turn_by_turn(make_trainer, toy_loss):
     t = turned()
     trainer = make_trainer("base", loss_type="grpo", turn_average=True, **PLAIN_KL)
     zero_variance = torch.tensor([True, False, False, True])
-    gradient = run(trainer, toy_loss, t, dull_row=zero_variance)[1]
+    gradient = run(trainer, toy_loss, t, zero_variance_row=zero_variance)[1]
     t["ref"] = torch.where(zero_variance.unsqueeze(1), t["logps"].detach(), t["ref"])
     check_close([gradient], [run(trainer, toy_loss, t)[1]], rtol=1e-10)
 

@@ -89,9 +89,7 @@ class ResultsCallback(TrainerCallback):
         Raises:
             OSError: a full disk, or a folder that cannot be written to.
         """
-        curve = Path(self.trainer.args.output_dir) / "reward_curve.png"
-        curve.unlink(missing_ok=True)  # an earlier run's, if this one has nothing to draw
-        title = f"{self.trainer.algorithm_name}: reward"
+        curve, title = Path(self.trainer.args.output_dir) / "reward_curve.png", f"{self.trainer.algorithm_name}: reward"
         rewards = plot_rewards(self.trainer.state.log_history, curve, title=title)
         self.write_card()  # after the plots, which the card shows
         return rewards
