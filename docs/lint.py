@@ -94,10 +94,10 @@ def generated() -> dict[Path, str]:
         page: forks_page.tables(read(forks.STORE)),
         knobs_page.PAGE: knobs_page.tables(),
         metrics_page.PAGE: metrics_page.tables(),
+        versions.PAGE: {"versions": versions.table(versions.load())},
     }
-    files = {path: filled(path.read_text(encoding="utf-8"), made) for path, made in tables.items()}
+    files = {path: filled(path.read_text(encoding="utf-8"), of_page) for path, of_page in tables.items()}
     files |= algorithm_pages.pages()
-    files[versions.PAGE] = versions.rendered(versions.PAGE.read_text(encoding="utf-8"), versions.load())
     return files | algorithm_lists.written()
 
 

@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
     rollouts = _sampled(args, source, output) if must_sample else _read(args, source)
     explained, left_out = _explained(args, rollouts, configs)
     if not explained:
-        raise ValueError(next(f"{name}: {reason}" for name, reason in left_out.items()))
+        raise ValueError(": ".join(next(iter(left_out.items()))))
     notes = [*rollouts.notes, *(f"{name} is left out: {reason.rstrip('.')}." for name, reason in left_out.items())]
     if not any(any(response.get("credit") or ()) for one in explained for response in one.shard.responses):
         notes.insert(0, "No algorithm gives credit: the responses to each prompt have the same reward.")

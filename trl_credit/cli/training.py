@@ -15,7 +15,7 @@ from trl import get_peft_config, get_quantization_config
 
 from ..config.knobs import is_default
 from ..config.trl_settings import check_model
-from ..data import hub_source, load_from_arguments, warn_of_unknown_tokens
+from ..data.prompt_sets import hub_source, load_from_arguments, warn_of_unknown_tokens
 from ..demo import TASKS, demo_dataset, task_of_model
 from ..hub import PushCallback, PushError, PushInterrupted, TrainingData, without_waiting
 from ..lab.comparison.processes import ProgressLines
