@@ -179,17 +179,17 @@ def _formula(preset: Preset) -> str:
 
 def _legend(preset: Preset) -> str:
     """The symbols of its formula."""
-    found = [text for pattern, text in LEGEND.items() if re.search(pattern, preset.formula)]
-    if LEGEND["ℓ°"] in found and LEGEND["ℓ − sg"] in found:
-        found.remove(LEGEND["ℓ − sg"])
-    said = "W is the log importance weight, A the advantage and M the mask ([glossary](../glossary.md))."
-    return "\n".join([said, *found])
+    meanings = [text for pattern, text in LEGEND.items() if re.search(pattern, preset.formula)]
+    if LEGEND["ℓ°"] in meanings and LEGEND["ℓ − sg"] in meanings:
+        meanings.remove(LEGEND["ℓ − sg"])
+    first = "W is the log importance weight, A the advantage and M the mask ([glossary](../glossary.md))."
+    return "\n".join([first, *meanings])
 
 
 def _meaning(preset: Preset, knob: str, value: str, help_: str) -> str:
     """What a knob does with this value."""
-    found = MEANINGS.get(knob, help_.partition(". ")[0].rstrip(".") + ".")
-    return found if isinstance(found, str) else found.get(preset.name) or found.get(value) or found[""]
+    meaning = MEANINGS.get(knob, help_.partition(". ")[0].rstrip(".") + ".")
+    return meaning if isinstance(meaning, str) else meaning.get(preset.name) or meaning.get(value) or meaning[""]
 
 
 def _settings(preset: Preset) -> dict[str, str]:
@@ -295,8 +295,8 @@ def index(results: dict[str, Any]) -> str:
 def pages() -> dict[Path, str]:
     """Every page with its text."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    made = {PAGES / f"{name}.md": page(name, results) for name in PRESETS}
-    return {PAGES / "index.md": index(results), **made}
+    texts = {PAGES / f"{name}.md": page(name, results) for name in PRESETS}
+    return {PAGES / "index.md": index(results), **texts}
 
 
 def main() -> None:
