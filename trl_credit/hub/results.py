@@ -56,8 +56,8 @@ class ResultsCallback(TrainerCallback):
 
     def show(self, *, in_python: bool = False) -> None:
         """Writes plots and card, and prints their paths, the first and the last reward, and what shows the credit of
-        tokens: `trl-credit view` if some was logged, else `trl-credit explain`, which says how to log some. An error is a
-        warning.
+        tokens: `trl-credit view` if some was logged, else `trl-credit explain`, which says how to log some. An error
+        is a warning.
 
         Args:
             in_python (`bool`, *optional*, defaults to `False`):
