@@ -26,7 +26,6 @@ PAPERS = ("s_trace", "ha_dw", "grpo_lambda", "gspo", "spo")
 # read by `trl sft` itself, which refuses a key that it does not know: these say what they are for in comments
 SFT = sorted(path for path in RECIPES.glob("sft/*.yaml") if path.name != "variants.yaml")
 TEXTS, NUMBERS = {"what"}, {"gpus", "prompts_per_batch", "optimizer_steps_per_batch"}
-LENGTHS = {"max_prompt_tokens", "max_completion_length", "max_steps"}
 SOURCE = r"Tables? \d|Fig\. \d|Sec\. \d|App\. [A-Z]|abstract|introduction"
 
 

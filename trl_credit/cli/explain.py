@@ -12,7 +12,7 @@ verifiers saved. The command prints a table and writes an HTML page.
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..settings.parser import OneLineParser, typed_fields
 from ..support.errors import choose
@@ -22,20 +22,9 @@ from .view import check_output
 
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
     from ..config import CreditConfig
     from ..lab.explain.credits import Explained
     from ..observe.schema import Shard
-
-
-class Rollouts(NamedTuple):
-    """Responses, whose header has their sampling temperature, the model if one was loaded, and notes for the reader."""
-
-    shard: "Shard"
-    model: "PreTrainedModel | None"
-    tokenizer: "PreTrainedTokenizerBase | None"
-    notes: list[str]
 
 
 def main(argv: list[str]) -> int:
@@ -60,11 +49,11 @@ def main(argv: list[str]) -> int:
     settings = {"output_dir": str(output.parent), "report_to": "none", "seed": args.seed}
     configs = {PRESETS[key].name: (PRESETS[key].config(**settings), key) for key in args.algo or PRESETS}
     configs |= {name: (config, None) for name, config in (_custom(text, settings) for text in args.credit)}
-    rollouts = _sampled(args, source, output) if must_sample else _read(args, source)
-    explained, left_out = _explained(args, rollouts, configs)
+    shard, model, tokenizer, notes = _sampled(args, source, output) if must_sample else _read(args, source)
+    explained, left_out = _explained(args, shard, model, tokenizer, configs)
     if not explained:
         raise ValueError(": ".join(next(iter(left_out.items()))))
-    notes = [*rollouts.notes, *(f"{name} is left out: {reason.rstrip('.')}." for name, reason in left_out.items())]
+    notes += [f"{name} is left out: {reason.rstrip('.')}." for name, reason in left_out.items()]
     if not any(any(response.get("credit") or ()) for one in explained for response in one.shard.responses):
         notes.insert(0, "No algorithm gives credit: the responses to each prompt have the same reward.")
     _show(output, f"{source}, by algorithm", explained, notes)
@@ -112,8 +101,9 @@ def _custom(text: str, settings: dict[str, Any]) -> tuple[str, "CreditConfig"]:
     return f"{function_label(config.custom_function('credit'))} on {shown}", config
 
 
-def _read(args: Namespace, source: Path) -> Rollouts:
-    """The responses of a log or a file, with what a model computes of them."""
+def _read(args: Namespace, source: Path) -> tuple["Shard", Any, Any, list[str]]:
+    """The responses of a log or a file, with what a model computes of them, the model and its tokenizer if one was
+    loaded, and notes for the reader. The header has the sampling temperature."""
     from ..lab.explain import read_rollouts
     from ..lab.explain.measure import load, measured
     from ..lab.rollout_files import with_texts
@@ -128,11 +118,11 @@ def _read(args: Namespace, source: Path) -> Rollouts:
     if _lacks(shard, "trainer_logprobs", "old_logprobs") or _lacks(shard, "tokens"):
         fix = "give --model, or --tokenizer if it has token_ids"
         raise ValueError(f"{source} lacks log-probabilities, or the texts of its tokens: {fix}")
-    return Rollouts(shard, model, tokenizer, list(filter(None, [shard.header.get("note")])))
+    return shard, model, tokenizer, list(filter(None, [shard.header.get("note")]))
 
 
-def _sampled(args: Namespace, folder: Path, output: Path) -> Rollouts:
-    """Responses that the model of a run without a log samples now. They are kept beside the page."""
+def _sampled(args: Namespace, folder: Path, output: Path) -> tuple["Shard", Any, Any, list[str]]:
+    """As `_read`, with responses that the model of a run without a log samples now. They are kept beside the page."""
     from ..lab.explain.measure import load
     from ..lab.explain.rollouts import check_rollouts
     from ..lab.explain.sampling import PROMPTS, RESPONSES, sampled
@@ -146,8 +136,7 @@ def _sampled(args: Namespace, folder: Path, output: Path) -> Rollouts:
     check_rollouts(shard, folder)
     kept = output.with_suffix(".jsonl")
     write_shard(kept, shard)
-    note = f"{folder} has no rollout log: sampled {what}, kept in {kept.name}."
-    return Rollouts(shard, model, tokenizer, [note])
+    return shard, model, tokenizer, [f"{folder} has no rollout log: sampled {what}, kept in {kept.name}."]
 
 
 def _lacks(shard: "Shard", *names: str) -> bool:
@@ -156,7 +145,7 @@ def _lacks(shard: "Shard", *names: str) -> bool:
 
 
 def _explained(
-    args: Namespace, rollouts: Rollouts, configs: dict[str, tuple["CreditConfig", str | None]]
+    args: Namespace, shard: "Shard", model: Any, tokenizer: Any, configs: dict[str, tuple["CreditConfig", str | None]]
 ) -> tuple[list["Explained"], dict[str, str]]:
     """The credit by algorithm or custom function, and by name the reasons why some are left out. `configs` has the
     configuration and the preset of each, `None` for custom credit."""
@@ -167,7 +156,7 @@ def _explained(
     from ..rewards import resolve_reward
     from ..support.functions import FunctionRaised
 
-    explained = list(filter(None, [as_trained(rollouts.shard)]))
+    explained = list(filter(None, [as_trained(shard)]))
     left_out: dict[str, str] = {}
     for name, (config, key) in configs.items():
         torch.manual_seed(args.seed)  # of custom functions
@@ -176,17 +165,14 @@ def _explained(
             if key is not None and config.rollouts != "none":
                 if config.rollouts == "tree":
                     raise ValueError("it samples trees of its own: train with it and log_credit to look at them")
-                if rollouts.model is None or args.reward is None:
+                if model is None or args.reward is None:
                     raise ValueError("it values states by continuations: give --model and --reward to sample them")
+                settings = {"output_dir": config.output_dir, "report_to": "none", "seed": args.seed}
+                reward = resolve_reward(args.reward, max_completion_length=config.max_completion_length)
                 config, segments = rolled_out(
-                    rollouts.shard,
-                    key,
-                    model=rollouts.model,
-                    tokenizer=rollouts.tokenizer,
-                    reward=resolve_reward(args.reward, max_completion_length=config.max_completion_length),
-                    settings={"output_dir": config.output_dir, "report_to": "none", "seed": args.seed},
+                    shard, key, model=model, tokenizer=tokenizer, reward=reward, settings=settings
                 )
-            explained.append(explain(rollouts.shard, config, name=name, segments=segments))
+            explained.append(explain(shard, config, name=name, segments=segments))
         except (ValueError, TypeError, FunctionRaised) as error:
             left_out[name] = str(error)
     return explained, left_out
