@@ -76,7 +76,7 @@ def kind(value):
 
 
 def one_of_each_kind() -> list:
-    """Rows in which every setting has each kind of value that it has in some row, besides those of the embedded model."""
+    """Rows that show each kind of value of every setting, without the settings of the embedded model."""
     small = yaml.safe_load(EMBEDDED.read_text()).keys() | {"output_dir", "tree_segment_length"}
     rows, seen = [], set()
     for row in ROWS:

@@ -20,7 +20,7 @@ Evaluates models: pass@k, best@k, avg@k and maj@k with 95 % intervals, as a tabl
   trl-credit eval                                    the embedded model on the embedded task, no GPU needed
   trl-credit eval --models Qwen/Qwen3-1.7B --protocol s_trace --backend vllm      by the protocol of a paper
   trl-credit eval runs/a                             a run as it was trained, on problems that it did not train on
-  trl-credit eval runs/a runs/b --protocol s_trace   is the difference real? Interval, p-value, samples needed
+  trl-credit eval runs/a runs/b --protocol s_trace   is the difference real? Interval, p-value, problems needed
   trl-credit eval a/evaluation b/evaluation          the same from stored samples: no model is loaded
 
 The same command resumes an interrupted evaluation."""
