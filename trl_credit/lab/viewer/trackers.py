@@ -117,7 +117,7 @@ class _Grouped(TrainerCallback):
 
     @classmethod
     def of(cls, callback: TrainerCallback) -> "_Grouped":
-        """With the state of a plain callback, such as a writer that it was given."""
+        """Makes one that has the state of a plain callback, such as a writer that it was given."""
         grouped = cls()
         vars(grouped).update(vars(callback))
         return grouped
