@@ -124,7 +124,7 @@ class _Grouped(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
         credit = {name: value for name, value in logs.items() if name.startswith(PREFIX)}
-        if state.is_world_process_zero:
+        if credit and state.is_world_process_zero:
             self.log_credit(credit, state.global_step)
         others = {name: value for name, value in logs.items() if name not in credit}
         super().on_log(args, state, control, logs=others, **kwargs)
