@@ -26,7 +26,7 @@ WAYS = {
 
 def right_calls(prompts: list, completions: list, **kwargs) -> list[float]:
     """The sum of the rewards that [`~trl_credit.demo.StepCalculator`] gives to the calls of each response."""
-    found = []
+    counts = []
     for prompt, messages in zip(prompts, completions, strict=True):
         calculator = StepCalculator()
         calculator.reset(prompt)
@@ -36,8 +36,8 @@ def right_calls(prompts: list, completions: list, **kwargs) -> list[float]:
                     calculator.calc(**call["function"]["arguments"])
                 except (TypeError, ValueError):  # a wrong call, of which TRL tells the policy
                     pass
-        found.append(sum(calculator.step_rewards))
-    return found
+        counts.append(sum(calculator.step_rewards))
+    return counts
 
 
 def main() -> None:

@@ -85,7 +85,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     tokenizer.decoder = decoders.Fuse()  # otherwise decoding puts spaces between the characters
-    made = PreTrainedTokenizerFast(
+    agent_tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="<pad>",
         eos_token="<eos>",
@@ -94,9 +94,9 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
         padding_side="left",
         chat_template=CHAT_TEMPLATE,
     )
-    made.add_tokens(WORDS)
-    made.response_template = RESPONSE_TEMPLATE
-    return made
+    agent_tokenizer.add_tokens(WORDS)
+    agent_tokenizer.response_template = RESPONSE_TEMPLATE
+    return agent_tokenizer
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, conversations: list[list[dict]]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -160,7 +160,7 @@ def accuracy(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, gre
     A plain loop over turns. tests/demo/test_agent.py measures the reward in TRL's own loop.
     """
     data = agent_dataset(n, seed=1)
-    how = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
+    sampling = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
     conversations, calculators = [list(prompt) for prompt in data["prompt"]], [Calculator() for _ in range(n)]
     for calculator, prompt in zip(calculators, data["prompt"], strict=True):
         calculator.reset(prompt)
@@ -172,7 +172,7 @@ def accuracy(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, *, gre
             texts, return_tensors="pt", padding=True, add_special_tokens=False, return_token_type_ids=False
         )
         with torch.no_grad():
-            ids = model.generate(**inputs, max_new_tokens=24, **how)[:, inputs["input_ids"].size(1) :]
+            ids = model.generate(**inputs, max_new_tokens=24, **sampling)[:, inputs["input_ids"].size(1) :]
         calling = []
         for i, row in zip(running, ids, strict=True):
             text = tokenizer.decode(row).partition(tokenizer.eos_token)[0]
@@ -202,8 +202,8 @@ def main() -> None:
     model.eval()
     greedy, sampled = (accuracy(model, tokenizer, greedy=g) for g in (True, False))
     if not 0.2 <= sampled <= 0.33:
-        found = f"the mean reward is {sampled:.3f} sampled, not in [0.2, 0.33]"
-        raise SystemExit(f"{found} ({greedy:.3f} greedy): nothing is written. Try another seed, or more steps.")
+        problem = f"the mean reward is {sampled:.3f} sampled, not in [0.2, 0.33]"
+        raise SystemExit(f"{problem} ({greedy:.3f} greedy): nothing is written. Try another seed, or more steps.")
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
     print(f"{model.num_parameters():,} parameters, mean reward {greedy:.3f} greedy and {sampled:.3f} sampled")

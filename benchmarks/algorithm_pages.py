@@ -4,7 +4,8 @@
     python benchmarks/algorithm_pages.py RUNS       # also reads the runs and draws both pictures of each page
 
 RUNS is a folder of `trl-credit compare --algo … --seeds … --output_dir RUNS` with all algorithms. What is kept of it is
-`docs/results/algorithms.json`. The pictures need Chromium, and take a few minutes.
+`docs/results/algorithms.json`. The pictures need Chromium, and take a few minutes. The page of an algorithm without a
+run has neither measured costs nor pictures.
 """
 
 import argparse
@@ -107,8 +108,9 @@ MEANINGS: dict[str, str | dict[str, str]] = {
     },
     "selective_rate": "Share of a response's tokens that leave a trace.",
     "selector": {
-        "S-trace": "Which tokens leave a trace: those with the highest entropy.",
-        "": "Which tokens leave a trace: all. GRPO has no trace.",
+        "entropy": "Which tokens leave a trace: those with the highest entropy.",
+        "GRPO": "Which tokens leave a trace: all. GRPO has no trace.",
+        "": "Which tokens leave a trace.",
     },
     "step_splitter": "A step ends at a line break.",
     "td_upper_bound": "Adds GRPO-λ's upper bound of V(s_0) − V(s_t) to the advantage: off.",
@@ -159,12 +161,19 @@ def page(name: str, results: dict[str, Any]) -> str:
             f"You can change {'these' if preset.config.credit is None else 'the other'} knobs, and combine them with "
             "most knobs of other algorithms.\nSome combinations are [refused](../compose.md#what-is-refused). "
             "[All knobs](../knobs.md).\n",
-            f"## Cost\n\n{_cost(name, results)}",
-            f"## Reward on the embedded task\n\n{_curve(name, results)}\n",
-            f"## Where the credit goes\n\n{_credit(name, results)}\n",
+            *(_measured(name, results) if name in results["runs"] else []),
             f"## Citation\n\n```bibtex\n{paper['citation']}\n```\n",
         ]
     )
+
+
+def _measured(name: str, results: dict[str, Any]) -> list[str]:
+    """The sections of its run."""
+    return [
+        f"## Cost\n\n{_cost(name, results)}",
+        f"## Reward on the embedded task\n\n{_curve(name, results)}\n",
+        f"## Where the credit goes\n\n{_credit(name, results)}\n",
+    ]
 
 
 def _idea(preset: Preset) -> str:
@@ -179,17 +188,17 @@ def _formula(preset: Preset) -> str:
 
 def _legend(preset: Preset) -> str:
     """The symbols of its formula."""
-    found = [text for pattern, text in LEGEND.items() if re.search(pattern, preset.formula)]
-    if LEGEND["ℓ°"] in found and LEGEND["ℓ − sg"] in found:
-        found.remove(LEGEND["ℓ − sg"])
-    said = "W is the log importance weight, A the advantage and M the mask ([glossary](../glossary.md))."
-    return "\n".join([said, *found])
+    meanings = [text for pattern, text in LEGEND.items() if re.search(pattern, preset.formula)]
+    if LEGEND["ℓ°"] in meanings and LEGEND["ℓ − sg"] in meanings:
+        meanings.remove(LEGEND["ℓ − sg"])
+    first = "W is the log importance weight, A the advantage and M the mask ([glossary](../glossary.md))."
+    return "\n".join([first, *meanings])
 
 
 def _meaning(preset: Preset, knob: str, value: str, help_: str) -> str:
     """What a knob does with this value."""
-    found = MEANINGS.get(knob, help_.partition(". ")[0].rstrip(".") + ".")
-    return found if isinstance(found, str) else found.get(preset.name) or found.get(value) or found[""]
+    meaning = MEANINGS.get(knob, help_.partition(". ")[0].rstrip(".") + ".")
+    return meaning if isinstance(meaning, str) else meaning.get(preset.name) or meaning.get(value) or meaning[""]
 
 
 def _settings(preset: Preset) -> dict[str, str]:
@@ -274,8 +283,8 @@ def index(results: dict[str, Any]) -> str:
     grpo = _mean(results, "grpo")
     rows = []
     for name, preset in PRESETS.items():
-        own = _mean(results, name)
-        ratio = [f"{own[kind] / grpo[kind]:.2f}" for kind in ("prompts", "generated", "trained")]
+        own = _mean(results, name) if name in results["runs"] else None
+        ratio = [f"{own[kind] / grpo[kind]:.2f}" if own else "" for kind in ("prompts", "generated", "trained")]
         long = re.match(r"(\d+) times", preset.cost)
         ratio.append(long[1] if long else "1")
         rows.append([f"[{preset.name}]({name}.md)", f"`{name}`", preset.summary, preset.use_when, *ratio])
@@ -295,8 +304,8 @@ def index(results: dict[str, Any]) -> str:
 def pages() -> dict[Path, str]:
     """Every page with its text."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    made = {PAGES / f"{name}.md": page(name, results) for name in PRESETS}
-    return {PAGES / "index.md": index(results), **made}
+    texts = {PAGES / f"{name}.md": page(name, results) for name in PRESETS}
+    return {PAGES / "index.md": index(results), **texts}
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ def measure(runs: Path, pages: Path) -> dict[str, Any]:
         "command": f"trl-credit compare --algo {' '.join(PRESETS)} --seeds {_seeds(histories)} --output_dir RUNS",
         "versions": {package: version(package) for package in ("torch", "trl", "transformers")},
         "window": WINDOW,
-        "runs": {name: [_kept(run) for run in found] for name, found in histories.items()},
+        "runs": {name: [_kept(run) for run in of_algorithm] for name, of_algorithm in histories.items()},
         **_credits(runs / "runs", pages),
     }
 
@@ -56,9 +56,9 @@ def _seeds(histories: dict[str, list[History]]) -> str:
 def _curve_of(run: History) -> dict[str, list[float]]:
     """The mean reward of each `WINDOW` updates, at their middle. Where a batch feeds many updates, some have none."""
     window = np.ceil(run.axes["steps"] / WINDOW)
-    found = np.unique(window)
-    means = [float(run.values[window == k].mean()) for k in found]
-    return {"step": (WINDOW * (found - 0.5)).tolist(), "reward": [round(x, 4) for x in means]}
+    windows = np.unique(window)
+    means = [float(run.values[window == k].mean()) for k in windows]
+    return {"step": (WINDOW * (windows - 0.5)).tolist(), "reward": [round(x, 4) for x in means]}
 
 
 def _kept(run: History) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _credits(runs: Path, pages: Path) -> dict[str, Any]:
     """Pictures of the credit, and shares of it, on the responses of GRPO's first run."""
     shard = read_rollouts(runs / "grpo" / "seed-0", step=STEP)
     model, tokenizer = load(str(runs / "grpo" / "seed-0"))
-    found = {name: _explained(name, shard, model, tokenizer) for name in PRESETS if name != "spo_tree"}
+    explained = {name: _explained(name, shard, model, tokenizer) for name in PRESETS if name != "spo_tree"}
     rows = range(len(shard.responses))
     shown = max(rows, key=lambda i: (shard.responses[i]["reward"] == 0, -shard.responses[i]["group"]))
     with Chromium(1000, 700) as browser:
@@ -99,11 +99,11 @@ def _credits(runs: Path, pages: Path) -> dict[str, Any]:
             if name == "spo_tree":
                 shards, fragment = read_run(runs / name / "seed-0", [STEP])[0], ""
             else:
-                shards = [found["grpo"]] + ([found[name]] if name != "grpo" else [])
+                shards = [explained["grpo"]] + ([explained[name]] if name != "grpo" else [])
                 response = shard.responses[shown]
                 fragment = f"group={response['group']}&index={response['index']}"
             _take(browser, build_page(shards, title=PRESETS[name].name), fragment, pages / f"{name}_credit.png")
-    return {"responses": len(shard.responses), "credit": {name: _share(one) for name, one in found.items()}}
+    return {"responses": len(shard.responses), "credit": {name: _share(one) for name, one in explained.items()}}
 
 
 def _explained(name: str, shard: Shard, model: Any, tokenizer: Any) -> Shard:

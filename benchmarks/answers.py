@@ -32,8 +32,8 @@ def math_verify(cases: list[Case]) -> list[float | None]:
 
 
 def trl(cases: list[Case]) -> list[float | None]:
-    said = [[{"role": "assistant", "content": case["output"]}] for case in cases]
-    return trl_reward(completions=said, solution=[f"${case['gold']}$" for case in cases])
+    completions = [[{"role": "assistant", "content": case["output"]}] for case in cases]
+    return trl_reward(completions=completions, solution=[f"${case['gold']}$" for case in cases])
 
 
 def ours(*, strict: bool) -> Judge:

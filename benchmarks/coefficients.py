@@ -68,8 +68,8 @@ def lambda_trace_coefficient(
     ρ^λ is the ratio to the power of a trace, so u^λ is 0 far more often. Arguments, shapes and errors as in
     [`eligible_coefficient`].
     """
-    given = {"old_logp_t": old_logp_t, "mask_t": mask_t}
-    log_weight_t = lambda_trace_log_weight(logp_t, decay=decay, **given)
+    tensors = {"old_logp_t": old_logp_t, "mask_t": mask_t}
+    log_weight_t = lambda_trace_log_weight(logp_t, decay=decay, **tensors)
     own_t = _passed(log_weight_t, advantages, clip_range, mask_t)
     return traced_credit(own_t, decay=decay, style="recent") * mask_t
 

@@ -131,17 +131,17 @@ def train_all(todo: Sequence[Unit], *, jobs: int) -> Iterator[tuple[Unit, dict[s
         for done, future in enumerate(as_completed(futures), 1):
             if future.exception():
                 pool.shutdown(cancel_futures=True)
-            found = future.result()
-            print(f"{done}/{len(todo)} {' '.join(map(str, futures[future]))}: area {area(found):.3f}", flush=True)
-            yield futures[future], found
+            history = future.result()
+            print(f"{done}/{len(todo)} {' '.join(map(str, futures[future]))}: area {area(history):.3f}", flush=True)
+            yield futures[future], history
 
 
 def run(*, jobs: int) -> None:
     """Trains what the file lacks, and adds it."""
     runs = read()
     for phase in units(runs):
-        for unit, found in train_all([unit for unit in dict.fromkeys(phase) if unit not in runs], jobs=jobs):
-            runs[unit] = found
+        for unit, history in train_all([unit for unit in dict.fromkeys(phase) if unit not in runs], jobs=jobs):
+            runs[unit] = history
             write(runs)
 
 
@@ -166,9 +166,9 @@ def check(entry: str | None, *, jobs: int) -> None:
     # one machine repeats its runs to the bit; another one may round otherwise, and then samples other responses
     print(f"largest difference of a run's area from the file: {worst:.5f}")
     for tuned in (True, False):
-        found, stored = (against_grpo(one, entry, tuned=tuned) for one in (anew, runs))
-        inside = inside and stored.low <= found.value <= stored.high
-        numbers = [f"{test.value:+.3f} [{test.low:+.3f}, {test.high:+.3f}]" for test in (found, stored)]
+        new, stored = (against_grpo(one, entry, tuned=tuned) for one in (anew, runs))
+        inside = inside and stored.low <= new.value <= stored.high
+        numbers = [f"{test.value:+.3f} [{test.low:+.3f}, {test.high:+.3f}]" for test in (new, stored)]
         print(f"{'tuned' if tuned else 'small rate'}: area minus GRPO's {numbers[0]}, in the file {numbers[1]}")
     if not inside:
         raise SystemExit("error: a difference lies outside of the file's interval")
@@ -261,7 +261,7 @@ def hum_factorial(runs: Runs) -> str:
 def stages_table(runs: Runs) -> str:
     """The differences in each third of the run at the smallest rate."""
     thirds = [verdicts(runs, SINGLE, tuned=False, score=third(number)) for number in range(3)]
-    rows = [[ENTRIES[name].label, *(cell(found[name]) for found in thirds)] for name in SINGLE]
+    rows = [[ENTRIES[name].label, *(cell(by_entry[name]) for by_entry in thirds)] for name in SINGLE]
     return table([f"reward minus GRPO's at {UNTUNED}", "updates 1–20", "21–40", "41–60"], rows)
 
 
@@ -279,11 +279,11 @@ def rates_table(runs: Runs) -> str:
 
 def rollout_score(runs: Runs, *, equal: str) -> Score:
     """The area over equally many updates or generated tokens, for the runs with 32 responses per update."""
-    found = [run for unit, run in runs.items() if ENTRIES[unit.entry].baseline == "grpo_32"]
+    own = [run for unit, run in runs.items() if ENTRIES[unit.entry].baseline == "grpo_32"]
     if equal == "updates":
-        updates = min(len(run["reward"]) for run in found)
+        updates = min(len(run["reward"]) for run in own)
         return lambda run: area(run, updates)
-    limit = min(run["generated"][-1] for run in found)
+    limit = min(run["generated"][-1] for run in own)
     return lambda run: _area_over_tokens(run, limit)
 
 
@@ -311,8 +311,8 @@ def cost(runs: Runs, entry: str) -> float:
     """Generated tokens per update over GRPO's, on the seeds of the verdict at the tuned rates."""
 
     def per_update(name: str) -> float:
-        found = [runs[Unit(name, best_rate(runs, name), seed)] for seed in VERDICT]
-        return float(np.mean([run["generated"][-1] / len(run["generated"]) for run in found]))
+        own = [runs[Unit(name, best_rate(runs, name), seed)] for seed in VERDICT]
+        return float(np.mean([run["generated"][-1] / len(run["generated"]) for run in own]))
 
     return per_update(entry) / per_update(ENTRIES[entry].baseline)
 

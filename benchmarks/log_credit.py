@@ -111,15 +111,15 @@ def main() -> None:
     print(f"torch {torch.__version__}, trl {trl.__version__}, {torch.get_num_threads()} threads, {args.algo}, ", end="")
     sizes = "the embedded model's settings" if args.demo else f"16 responses of {args.length} tokens"
     print(f"{sizes}, {args.blocks} blocks of {args.steps} steps\n")
-    found: dict[int, list[tuple[float, float, int, int]]] = {0: [], args.every: []}
+    blocks: dict[int, list[tuple[float, float, int, int]]] = {0: [], args.every: []}
     block(args, args.every)  # what is slow once
     for number in range(args.blocks):
         # who goes first changes, so that neither always finds the caches as the other left them
-        for every in sorted(found, reverse=number % 2 == 0):
-            found[every].append(block(args, every))
-    without, within = (statistics.median(seconds for seconds, *_ in found[every]) for every in (0, args.every))
-    own, size = statistics.median(own for _, own, *_ in found[args.every]), found[args.every][-1][2]
-    share = sum(own for _, own, *_ in found[args.every]) / sum(seconds for seconds, *_ in found[args.every])
+        for every in sorted(blocks, reverse=number % 2 == 0):
+            blocks[every].append(block(args, every))
+    without, within = (statistics.median(seconds for seconds, *_ in blocks[every]) for every in (0, args.every))
+    own, size = statistics.median(own for _, own, *_ in blocks[args.every]), blocks[args.every][-1][2]
+    share = sum(own for _, own, *_ in blocks[args.every]) / sum(seconds for seconds, *_ in blocks[args.every])
     calls = block(args, args.every, counts=True)[-1] / args.steps
     print("| without (s) | with (s) | ratio | in the log (s) | share | bytes | calls |\n|---|---|---|---|---|---|---|")
     cells = [f"{without:.2f}", f"{within:.2f}", f"{within / without:.3f}", f"{own:.3f}", f"{share:.2%}"]

@@ -61,7 +61,7 @@ def main() -> None:
     print(f"| GiB per GPU, {args.gpus} GPUs, {args.tokens:,} tokens | " + " | ".join(table) + " |")
     print("|---" * (1 + len(table)) + "|")
     for i, (label, _) in enumerate(next(iter(table.values()))):
-        print(f"| {label} | " + " | ".join(f"{found[i][1]:.1f}" for found in table.values()) + " |")
+        print(f"| {label} | " + " | ".join(f"{sizes[i][1]:.1f}" for sizes in table.values()) + " |")
     counts = ", ".join(f"{name} {parameters(name)[0] / 1e9:.2f}" for name in SHAPES)
     print(f"\nParameters (10⁹): {counts}.")
 

@@ -20,7 +20,7 @@ def table(head: list[str], rows: list[list[str]], *, texts: int = 1) -> str:
 
 def filled(page: str, tables: Mapping[str, str]) -> str:
     """The page with every table made anew. Raises `KeyError` if the page names one that does not exist."""
-    return _BETWEEN.sub(lambda found: found[1] + tables[found[2]], page)
+    return _BETWEEN.sub(lambda match: match[1] + tables[match[2]], page)
 
 
 def write(path: Path, tables: Mapping[str, str]) -> None:

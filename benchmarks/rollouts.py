@@ -37,8 +37,8 @@ class Counter:
             trainer.forest._new_rows = self.new_rows
 
     def compute_loss(self, model, inputs, **kwargs):
-        def count(_, args, given):
-            self.padded += given["input_ids"].numel()
+        def count(_, args, inputs):
+            self.padded += inputs["input_ids"].numel()
 
         handle = model.register_forward_pre_hook(count, with_kwargs=True)
         loss = self._loss(model, inputs, **kwargs)
@@ -84,7 +84,7 @@ def run(settings: dict, steps: int, seed: int) -> dict[str, float]:
         trainer.train()
     log = [row for row in trainer.state.log_history if "reward" in row]
     own = 0.0 if args.rollouts == "tree" else sum(row["completions/mean_length"] * group * prompts for row in log)
-    found = {
+    amounts = {
         "generated": own + sum(row.get("credit/rollout_tokens", 0.0) for row in log),
         "forward": counter.forward,
         "padded": counter.padded,
@@ -98,10 +98,10 @@ def run(settings: dict, steps: int, seed: int) -> dict[str, float]:
             inner += nodes
         leaves = nodes * args.tree_branching[-1]
         last = sum(row["completions/mean_length"] for row in log) / len(log) - (depth - 1) * args.tree_segment_length
-        found["formula"] = (inner * args.tree_segment_length + leaves * last) * steps * prompts
+        amounts["formula"] = (inner * args.tree_segment_length + leaves * last) * steps * prompts
     for phase in ("rollouts", "train"):
-        found[phase] = sum(row.get(f"credit/seconds/{phase}", 0.0) for row in log) * prompts
-    return {name: value / (steps * prompts) for name, value in found.items()}
+        amounts[phase] = sum(row.get(f"credit/seconds/{phase}", 0.0) for row in log) * prompts
+    return {name: value / (steps * prompts) for name, value in amounts.items()}
 
 
 def main() -> None:
@@ -127,15 +127,15 @@ def main() -> None:
         "tree, packed in 2": {**tree, "num_generations": 2, "tree_rows": "packed"},
         "tree, packed in 4": {**tree, "num_generations": 4, "tree_rows": "packed"},
     }
-    found: dict[str, list[dict[str, float]]] = defaultdict(list)
+    amounts: dict[str, list[dict[str, float]]] = defaultdict(list)
     for seed in range(args.rounds):
         for name, settings in methods.items():
-            found[name].append(run(settings, args.steps, seed))
+            amounts[name].append(run(settings, args.steps, seed))
     print(f"torch {torch.__version__}, trl {trl.__version__}, transformers {transformers.__version__}, ", end="")
     print(f"{torch.get_num_threads()} threads, {platform.machine()}; {args.rounds} rounds of {args.steps} steps\n")
     print("| per prompt | generated | of the formula | forward | padded | unique | seconds a step | forward / unique |")
     print("|---" * 8 + "|")
-    for name, rounds in found.items():
+    for name, rounds in amounts.items():
         mean = {key: sum(r[key] for r in rounds) / len(rounds) for key in rounds[0]}
         formula = f"{mean['generated'] / mean['formula']:.3f}" if "formula" in mean else ""
         print(

@@ -97,18 +97,18 @@ def chain_cases(model: str, folder: str, *, length: int, shared_prefix: str, bat
     ]
 
 
-def segment_line(label: str, cases: list[Case], found: Compared) -> str:
+def segment_line(label: str, cases: list[Case], compared: Compared) -> str:
     """A row of the table."""
-    sides = found.first, found.second
+    sides = compared.first, compared.second
     rows = [case.trainer.args.per_device_train_batch_size * case.trainer.args.steps_per_generation for case in cases]
     cells = [
         label,
         *(x for n, side in zip(rows, sides, strict=True) for x in (n, f"{side.tokens:,}")),
         f"{sides[1].flops / sides[0].flops:.2f}",
-        f"{found.time:.2f}",
+        f"{compared.time:.2f}",
         *(f"{side.peak / 1e6:,.1f}" for side in sides),
         *(side.collectives for side in sides),
-        f"{found.difference:.1e} of {found.size:.1e}",
+        f"{compared.difference:.1e} of {compared.size:.1e}",
     ]
     return f"| {' | '.join(map(str, cells))} |"
 

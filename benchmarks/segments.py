@@ -31,8 +31,8 @@ def by_whole_prefixes(boundaries: torch.Tensor, groups: list[int], completion_id
 
 def seconds(call) -> tuple[float, int]:
     start = time.process_time()
-    found = call()
-    return time.process_time() - start, found
+    result = call()
+    return time.process_time() - start, result
 
 
 def states(rows: int, width: int, share: float) -> str:
@@ -51,16 +51,16 @@ def states(rows: int, width: int, share: float) -> str:
 
 def tree(branching: list[int], length: int, prompt: int) -> Tree:
     rng = random.Random(0)
-    found = Tree({}, [rng.randrange(150_000) for _ in range(prompt)])
+    grown = Tree({}, [rng.randrange(150_000) for _ in range(prompt)])
     for level, count in enumerate(branching):
-        for parent in [node for node in found.root.walk() if node.depth == level]:
+        for parent in [node for node in grown.root.walk() if node.depth == level]:
             for _ in range(count):
                 ids = [rng.randrange(150_000) for _ in range(length)]
                 parent.children.append(
                     Node(parent, Continuation(ids, None), level + 1, value=float(rng.random() < 0.5))
                 )
-    assign_tree_credit([found], SPOTreeConfig())
-    return found
+    assign_tree_credit([grown], SPOTreeConfig())
+    return grown
 
 
 def passes(form: str) -> str:
@@ -104,14 +104,14 @@ def prefills(length: int, *, n: int, budget: int) -> str:
         trainer.model.register_forward_pre_hook(
             lambda module, args, kwargs: tokens.append(kwargs["input_ids"].numel()), with_kwargs=True
         )
-        found: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
+        measured: dict[bool, list[tuple[float, int]]] = {True: [], False: []}
         for once in (True, False) * 3:
             trainer.engine.prefills_once = once
             tokens.clear()
             torch.manual_seed(0)
             took, _ = seconds(lambda: trainer.engine.continue_prefixes(prefixes, n=n, budgets=[budget] * 4))
-            found[once].append((took, sum(tokens)))
-    (once_s, once_n), (each_s, each_n) = (min(found[once]) for once in (True, False))
+            measured[once].append((took, sum(tokens)))
+    (once_s, once_n), (each_s, each_n) = (min(measured[once]) for once in (True, False))
     return f"{length} | {n} | {budget} | {each_n:,} | {once_n:,} | {each_s / once_s:.2f}"
 
 

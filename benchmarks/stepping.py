@@ -70,11 +70,11 @@ def tokenize(prompts: list) -> list[list[int]]:
 
 def continued(trainer: Any, prefixes: list[list[int]], *, n: int, budgets: list[int], **named: Any) -> list:
     vocabulary = trainer.model.config.vocab_size
-    found = []
+    continuations = []
     for prefix, budget in zip(prefixes, budgets, strict=True):
         draw = random.Random(repr(prefix))
-        found += [Continuation([draw.randrange(3, vocabulary) for _ in range(budget)], None) for _ in range(n)]
-    return found
+        continuations += [Continuation([draw.randrange(3, vocabulary) for _ in range(budget)], None) for _ in range(n)]
+    return continuations
 
 
 def planned(trainer_class: type, rows: Rows) -> type:
@@ -91,12 +91,12 @@ def planned(trainer_class: type, rows: Rows) -> type:
                 self.engine.tokenize, self.engine.continue_prefixes = tokenize, functools.partial(continued, self)
 
         def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> Any:
-            asked: dict[tuple[int, ...], int] = {}
-            found = []
+            counts: dict[tuple[int, ...], int] = {}
+            completions = []
             for ids in map(tuple, prompt_ids):
-                asked[ids] = asked.get(ids, -1) + 1
-                found.append(rows[ids][asked[ids]])
-            return found, None
+                counts[ids] = counts.get(ids, -1) + 1
+                completions.append(rows[ids][counts[ids]])
+            return completions, None
 
     return Planned
 

@@ -96,10 +96,10 @@ def reweighted() -> Figure:
     figure, axes = drawn(3)
     names = {"any": "mean over a group", "right": "right answers", "wrong": "wrong answers"}
     for axis, response in zip(axes, ("any", "right"), strict=False):
-        given = {"num_generations": G, "response": response}
-        axis.plot(P, reweighted_bias(P, prior=PRIOR, **given), color="black", label="without a weight", linewidth=1.6)
+        options = {"num_generations": G, "response": response}
+        axis.plot(P, reweighted_bias(P, prior=PRIOR, **options), color="black", label="without a weight", linewidth=1.6)
         for prior, color in ((0.3, "C0"), (0.5, "C1"), (0.7, "C2")):
-            left = reweighted_bias(P, prior=prior, scale=SCALE, **given)
+            left = reweighted_bias(P, prior=prior, scale=SCALE, **options)
             axis.plot(P, left, color=color, label=f"λ = {SCALE}, belief {prior}", linewidth=1.2)
         axis.axhline(0.0, color="0.6", linewidth=0.8)
         axis.set_ylim(*((-0.3, 0.2) if response == "any" else (-0.3, 1.1)))
@@ -122,8 +122,8 @@ def traces() -> Figure:
     length, decay, clip = 100, 0.9, (0.8, 1.2)
     g = torch.Generator().manual_seed(0)
     one = torch.ones(1, length)
-    given = {"advantages": torch.ones(1), "clip_range": clip, "mask_t": one}
-    still = {"logp_t": -one, "old_logp_t": -one, **given}
+    tensors = {"advantages": torch.ones(1), "clip_range": clip, "mask_t": one}
+    still = {"logp_t": -one, "old_logp_t": -one, **tensors}
     selected = (torch.rand(1, length, generator=g) < 0.2).float()
     shown = (
         ("P-trace, ε-trace, ε-weight", eligible_coefficient(decay=decay, **still)),
@@ -140,7 +140,7 @@ def traces() -> Figure:
     spread = torch.logspace(-2.5, -0.5, 21)
     noise = torch.randn(200, 1000, generator=g)
     sign = torch.tensor([1.0, -1.0]).repeat(100)
-    given = {"advantages": sign, "clip_range": clip, "mask_t": torch.ones_like(noise)}
+    tensors = {"advantages": sign, "clip_range": clip, "mask_t": torch.ones_like(noise)}
     methods = (
         ("P-trace", 0.9, eligible_coefficient, "C0"),
         ("P-trace", 0.99, eligible_coefficient, "C0"),
@@ -151,15 +151,15 @@ def traces() -> Figure:
     for label, decay, coefficient, color in methods:
         clipped, halved = [], []
         for s in spread.tolist():
-            log_ratio = {"old_logp_t": torch.zeros_like(noise), "mask_t": given["mask_t"]}
+            log_ratio = {"old_logp_t": torch.zeros_like(noise), "mask_t": tensors["mask_t"]}
             if coefficient is lambda_trace_coefficient:
                 log_weight = lambda_trace_log_weight(s * noise, decay=decay, **log_ratio)
             else:
                 log_weight = token_log_weight(s * noise, **log_ratio)
             cut = is_clipped(log_weight, advantage_t=sign.unsqueeze(1), clip_range=clip)
             clipped.append(100 * cut.float().mean().item())
-            credit = coefficient(s * noise, old_logp_t=log_ratio["old_logp_t"], decay=decay, **given)
-            on_policy = coefficient(0 * noise, old_logp_t=log_ratio["old_logp_t"], decay=decay, **given)
+            credit = coefficient(s * noise, old_logp_t=log_ratio["old_logp_t"], decay=decay, **tensors)
+            on_policy = coefficient(0 * noise, old_logp_t=log_ratio["old_logp_t"], decay=decay, **tensors)
             halved.append(100 * (credit < on_policy / 2).float().mean().item())
         style = {"color": color, "linestyle": "--" if decay == 0.99 else "-", "linewidth": 1.2}
         if label == "ε-trace":
@@ -188,8 +188,8 @@ def numbers() -> None:
         print(f"p = .05, {n} rollouts: P(S) = {share:.3f}, p̂ given S = {mean:.3f} ± {std:.3f}")
     for response in ("any", "right", "wrong"):
         for prior in (0.3, 0.5, 0.7):
-            given = {"num_generations": G, "prior": prior, "response": response}
-            before, after = (reweighted_bias(P, scale=scale, **given) for scale in (None, SCALE))
+            options = {"num_generations": G, "prior": prior, "response": response}
+            before, after = (reweighted_bias(P, scale=scale, **options) for scale in (None, SCALE))
             nearer = (after.abs() < before.abs()).double().mean()
             sizes = f"mean |bias| over p {before.abs().mean():.3f} → {after.abs().mean():.3f}"
             print(f"{response}, belief {prior}: {sizes}, smaller for {nearer:.0%} of p")

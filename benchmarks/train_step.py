@@ -114,11 +114,11 @@ def counts(rows: Rows) -> tuple[int, int]:
     return sum(len(prompt) * len(group) for prompt, group in rows.items()) + responses, sum(map(len, rows)) + responses
 
 
-def line(label: str, rows: Rows, found: Compared, *, windows: int, beta: float) -> str:
+def line(label: str, rows: Rows, compared: Compared, *, windows: int, beta: float) -> str:
     """A row of the table."""
     passes = 1 + (windows > 1) + (beta != 0.0)
     real, unique = (passes * n for n in counts(rows))
-    left, right = found.first, found.second
+    left, right = compared.first, compared.second
     cells = [
         label,
         len(next(iter(rows.values()))),
@@ -128,11 +128,11 @@ def line(label: str, rows: Rows, found: Compared, *, windows: int, beta: float) 
         f"{unique:,}",
         *(f"{side.tokens:,} ({side.tokens / real:.2f})" for side in (left, right)),
         f"{right.flops / left.flops:.2f}",
-        f"{found.time:.2f}",
+        f"{compared.time:.2f}",
         *(f"{side.peak / 1e6:,.1f}" for side in (left, right)),
         left.collectives,
         right.collectives,
-        f"{found.difference:.1e} of {found.size:.1e}",
+        f"{compared.difference:.1e} of {compared.size:.1e}",
     ]
     return f"| {' | '.join(map(str, cells))} |"
 
@@ -148,15 +148,15 @@ def lines(args: argparse.Namespace) -> Iterator[str]:
                 if group % args.batch:
                     raise SystemExit(f"error: --batch {args.batch} must divide --group {group}, one of which is a step")
                 with tempfile.TemporaryDirectory() as folder:
-                    found = step_row(args, rows, windows=windows, micro_batches=group // args.batch, folder=folder)
-                yield line(shape, rows, found, windows=windows, beta=args.beta)
+                    compared = step_row(args, rows, windows=windows, micro_batches=group // args.batch, folder=folder)
+                yield line(shape, rows, compared, windows=windows, beta=args.beta)
     for cap in args.cap:
         for windows in args.windows:
             group = args.group[0]
             rows = ragged(args, cap=cap, group=group, windows=windows, vocabulary=vocabulary)
             with tempfile.TemporaryDirectory() as folder:
-                found = step_row(args, rows, windows=windows, micro_batches=args.micro_batches, folder=folder)
-            yield line(f"ragged, {args.share:.0%} at {cap:,}", rows, found, windows=windows, beta=args.beta)
+                compared = step_row(args, rows, windows=windows, micro_batches=args.micro_batches, folder=folder)
+            yield line(f"ragged, {args.share:.0%} at {cap:,}", rows, compared, windows=windows, beta=args.beta)
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -204,11 +204,11 @@ def main() -> None:
             print(f", {args.model}\n")
             args.model = demo_model_path() if args.model == "demo" else args.model
         if args.shape or args.cap:
-            for found in lines(args):
-                print(found, flush=True)
+            for text in lines(args):
+                print(text, flush=True)
         if args.segments:
-            for found in segment_rows(args.model, repeats=args.repeats, shared_prefix=args.shared_prefix):
-                print(found, flush=True)
+            for text in segment_rows(args.model, repeats=args.repeats, shared_prefix=args.shared_prefix):
+                print(text, flush=True)
 
 
 if __name__ == "__main__":

@@ -64,10 +64,10 @@ def main() -> None:
     if args.picture is not None:
         draw(args.picture)
         return
-    made = shard(args.responses, args.tokens)
-    count = sum(len(row["tokens"]) for row in made.responses)
+    logged = shard(args.responses, args.tokens)
+    count = sum(len(row["tokens"]) for row in logged.responses)
     began = time.perf_counter()
-    page = build_page([made], title="benchmark")
+    page = build_page([logged], title="benchmark")
     print(f"{args.responses} responses, {count} tokens: built in {time.perf_counter() - began:.1f} s")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "page.html"

@@ -108,9 +108,9 @@ def accuracy(
     """pass@1, greedy or at temperature 1, on `n` problems with another seed than in training."""
     data = demo_dataset(n, seed=1, task=task)
     inputs = tokenizer(list(data["prompt"]), return_tensors="pt", padding=True, return_token_type_ids=False)
-    how = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
+    sampling = {"do_sample": False} if greedy else {"do_sample": True, "top_k": 0}
     with torch.no_grad():
-        ids = model.generate(**inputs, max_new_tokens=task.max_completion_length, **how)
+        ids = model.generate(**inputs, max_new_tokens=task.max_completion_length, **sampling)
     texts = tokenizer.batch_decode(ids[:, inputs["input_ids"].size(1) :], skip_special_tokens=True)
     return sum(demo_reward(texts, data["answer"])) / n
 
@@ -166,8 +166,8 @@ def main() -> None:
     model.eval()
     greedy, sampled = (accuracy(model, tokenizer, task=task, greedy=g) for g in (True, False))
     if not (0.05 <= greedy <= 0.25 and 0.2 <= sampled <= 0.35):
-        found = f"pass@1 is {greedy:.3f} greedy and {sampled:.3f} sampled, not in [0.05, 0.25] and [0.2, 0.35]"
-        raise SystemExit(f"{found}: nothing is written. Try another seed, or more steps.")
+        problem = f"pass@1 is {greedy:.3f} greedy and {sampled:.3f} sampled, not in [0.05, 0.25] and [0.2, 0.35]"
+        raise SystemExit(f"{problem}: nothing is written. Try another seed, or more steps.")
     model.save_pretrained(args.output)
     tokenizer.save_pretrained(args.output)
     scores = f"pass@1 {greedy:.3f} greedy and {sampled:.3f} sampled"

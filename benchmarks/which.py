@@ -89,12 +89,16 @@ def shares_table(forks: Mapping[str, Any]) -> str:
 
 def map_table(forks: Mapping[str, Any], runs: hum.Runs) -> str:
     """What is above and below GRPO at tuned rates and equal updates, after Holm's correction, in every situation."""
-    found = {f"{about}, {_where(name)}": _of_bed(forks, setting, n) for name, (about, setting, _, n) in BED.items()}
-    found["long responses, testbed D"] = _of_bed(forks, "D", 1)
+    by_situation = {
+        f"{about}, {_where(name)}": _of_bed(forks, setting, n) for name, (about, setting, _, n) in BED.items()
+    }
+    by_situation["long responses, testbed D"] = _of_bed(forks, "D", 1)
     on_trainer = [hum.verdicts(runs, names, tuned=True) for names in (hum.SINGLE, hum.ROLLOUTS)]
-    found["loose filler, `demo_hum`"] = {hum.ENTRIES[name].label: v for one in on_trainer for name, v in one.items()}
+    by_situation["loose filler, `demo_hum`"] = {
+        hum.ENTRIES[name].label: v for one in on_trainer for name, v in one.items()
+    }
     rows = []
-    for text, by_label in found.items():
+    for text, by_label in by_situation.items():
         shown = {label: verdict.test.value > 0 for label, verdict in by_label.items() if verdict.holm < 0.05}
         above, below = ([label for label, is_above in shown.items() if is_above == up] for up in (True, False))
         rows.append([text, *("; ".join(labels) or "none shown" for labels in (above, below))])
@@ -103,8 +107,8 @@ def map_table(forks: Mapping[str, Any], runs: hum.Runs) -> str:
 
 def _of_bed(forks: Mapping[str, Any], setting: str, updates: int) -> dict[str, Verdict]:
     """The verdicts of a setting of the bed at tuned rates by label, without the oracle's."""
-    found = verdicts(forks, setting, updates=updates)
-    return {ALGORITHMS[name].label: verdict for name, verdict in found.items() if name != "oracle"}
+    by_name = verdicts(forks, setting, updates=updates)
+    return {ALGORITHMS[name].label: verdict for name, verdict in by_name.items() if name != "oracle"}
 
 
 def tokens_table(forks: Mapping[str, Any]) -> str:
@@ -150,11 +154,11 @@ def parts_table(results: dict[str, Any]) -> str:
 
 def parts_factorial(results: dict[str, Any]) -> str:
     """The factorial on the embedded task."""
-    found: dict[str, dict[int, float]] = {}
+    areas: dict[str, dict[int, float]] = {}
     for run in results["runs"]:
-        found.setdefault(PARTS.get(run["label"], run["label"]), {})[run["seed"]] = run["area"]
-    seeds = sorted(found["grpo"])
-    scores_of = {name: np.array([found[name][seed] for seed in seeds]) for name in hum.FACTORS}
+        areas.setdefault(PARTS.get(run["label"], run["label"]), {})[run["seed"]] = run["area"]
+    seeds = sorted(areas["grpo"])
+    scores_of = {name: np.array([areas[name][seed] for seed in seeds]) for name in hum.FACTORS}
     return hum.factorial_table({"`demo`": scores_of})
 
 

@@ -94,10 +94,10 @@ def generated() -> dict[Path, str]:
         page: forks_page.tables(read(forks.STORE)),
         knobs_page.PAGE: knobs_page.tables(),
         metrics_page.PAGE: metrics_page.tables(),
+        versions.PAGE: {"versions": versions.table(versions.load())},
     }
-    files = {path: filled(path.read_text(encoding="utf-8"), made) for path, made in tables.items()}
+    files = {path: filled(path.read_text(encoding="utf-8"), of_page) for path, of_page in tables.items()}
     files |= algorithm_pages.pages()
-    files[versions.PAGE] = versions.rendered(versions.PAGE.read_text(encoding="utf-8"), versions.load())
     return files | algorithm_lists.written()
 
 
@@ -165,9 +165,9 @@ def pages_are_in_the_navigation_and_short() -> Problems:
     pages = sorted([*notebooks, *(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))])
     if sorted(names(yaml.safe_load(text("mkdocs.yml"))["nav"])) != pages:
         yield "mkdocs.yml: nav must name every page once"
-    for name, limit in (("README.md", 120), ("docs/index.md", 50), ("CONTRIBUTING.md", 100)):
-        if (lines := text(name).count("\n")) > limit:
-            yield f"{name}: has {lines} lines, more than {limit}"
+    for name, limit in (("README.md", 89), ("docs/index.md", 28), ("CONTRIBUTING.md", 88)):
+        if (lines := sum(not line.startswith("|") for line in text(name).splitlines())) > limit:
+            yield f"{name}: has {lines} lines outside of tables, more than {limit}"
     listed = set(re.findall(r"`([\w.]+)/?`", text("benchmarks/README.md").partition("|---")[2]))
     for name in sorted({path.name for path in (ROOT / "benchmarks").iterdir()} - listed):
         if name not in ("README.md", "results", "__pycache__"):

@@ -57,12 +57,12 @@ def test_the_gradient_of_a_batch_is_that_of_autograd() -> None:
     bed, weights, batch = moved()
     algorithm = ALGORITHMS["s_trace"]
     advantages, kept = Advantages(algorithm, SMALL, runs=2)(batch), kept_tokens(algorithm, SMALL, batch)
-    found = batch_gradient(algorithm, bed, batch, weights, advantages, kept)
+    gradient = batch_gradient(algorithm, bed, batch, weights, advantages, kept)
     credit = credit_of("s_trace")
     weights = weights.clone().requires_grad_()
     logp = bed.log_probs(weights).unsqueeze(2).expand(-1, -1, G, -1, -1).gather(-1, batch.actions[..., None])
     (logp.flatten() * credit.flatten()).sum().backward()
-    torch.testing.assert_close(found, weights.grad / (P * G), rtol=0, atol=1e-13)
+    torch.testing.assert_close(gradient, weights.grad / (P * G), rtol=0, atol=1e-13)
 
 
 def credit_of(name: str) -> torch.Tensor:
@@ -73,21 +73,13 @@ def credit_of(name: str) -> torch.Tensor:
     return token_gradient(algorithm.config, batch, logp_t=batch.old_logp_t, advantages=advantages, kept_t=kept)
 
 
-def by_hand(name: str, batch: Batch, selected: torch.Tensor) -> torch.Tensor:
-    """Σ_t ∂W_t/∂ℓ_k at ρ = 1 by its definition, token by token, shape (rows, T)."""
-    rows, length = batch.old_logp_t.shape
-    decay = {"lambda": 0.99, "lambda_floor": 0.99, "s_trace_99": 0.99}.get(name, 0.9)
-    credit = torch.zeros(rows, length, dtype=DOUBLE)
-    for row, k in itertools.product(range(rows), range(length)):
-        later = sum(decay ** (t - k) for t in range(k + 1, length))
-        traced = {"s_trace": selected, "s_trace_99": selected}.get(name)
-        if name in ("p_trace", "lambda", "lambda_floor"):
-            credit[row, k] = 1 + later
-        elif traced is not None:
-            credit[row, k] = 1 + float(traced[row, k]) * later
-        else:
-            credit[row, k] = 1
-    return credit
+def by_hand(name: str, selected: torch.Tensor) -> torch.Tensor:
+    """Σ_t ∂W_t/∂ℓ_k at ρ = 1 by its definition, shape (rows, T)."""
+    decay = 0.99 if name in ("lambda", "lambda_floor", "s_trace_99") else 0.9
+    later = torch.tensor([sum(decay**n for n in range(1, SMALL.length - k)) for k in range(SMALL.length)]).double()
+    if name in ("p_trace", "lambda", "lambda_floor"):
+        return 1 + later.expand_as(selected)
+    return 1 + selected * later if name in ("s_trace", "s_trace_99") else torch.ones_like(selected)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +106,7 @@ def test_credit_agrees_with_assign_credit(name: str) -> None:
         for run in (0, 1):
             own = batch.entropy_t.view(2, -1)[run]
             kept.view(2, -1)[run] = (own >= own.quantile(0.8)).double()
-    expected = by_hand(name, batch, selected) * advantages.view(-1, 1) * kept / length
+    expected = by_hand(name, selected) * advantages.view(-1, 1) * kept / length
     torch.testing.assert_close(credit_of(name), expected, rtol=0, atol=1e-7)
 
 
@@ -139,5 +131,5 @@ def test_segment_credit_is_the_rise_of_the_rollouts_value(name: str) -> None:
 
 def test_another_implementation_finds_the_same() -> None:
     """All 44 cells agree within both intervals today, of which one or two might not by chance."""
-    found = cells(read(STORE))
-    assert len(found) == 44 and all(cell.agrees for cell in found)
+    results = cells(read(STORE))
+    assert len(results) == 44 and all(cell.agrees for cell in results)

@@ -129,8 +129,8 @@ def test_a_limit_on_the_probability_of_a_token(name, engine, tokens, tmp_path):
 
 def test_maxrl_divides_by_the_mean_of_the_scored():
     rewards = torch.tensor([1, 0, 0, 0, 0, 0, 0, 0, 1, torch.nan, 1, 0]).double()
-    found = load_script(FOLDER / "maxrl.py").maxrl(rewards, lengths=torch.ones(12), num_generations=4)
-    assert found.tolist() == pytest.approx([3, -1, -1, -1, 0, 0, 0, 0, 0.5, 0, 0.5, -1])
+    advantages = load_script(FOLDER / "maxrl.py").maxrl(rewards, lengths=torch.ones(12), num_generations=4)
+    assert advantages.tolist() == pytest.approx([3, -1, -1, -1, 0, 0, 0, 0, 0.5, 0, 0.5, -1])
 
 
 def test_group_words_count_in_right_and_not_in_wrong_responses(tokens, batch, tmp_path):

@@ -53,7 +53,7 @@ def test_an_entry_differs_from_grpo_in_its_credit_alone(entry):
     assert own["lr_scheduler_type"] == "constant"  # so that 30 updates are the first 30 of 150
 
 
-def made(area_of) -> Runs:
+def runs_of(area_of) -> Runs:
     """Runs of ten updates whose area is `area_of(unit)`, with a token for each response so far."""
     every = {Unit(entry, rate, seed) for entry in ENTRIES for rate in RATES for seed in (*TUNING, *VERDICT)}
     return {unit: {"reward": [area_of(unit)] * 10, "generated": list(range(32, 352, 32))} for unit in every}
@@ -66,7 +66,7 @@ def test_the_factorial_is_exact_where_effects_add_up():
         own = np.random.default_rng([unit.seed, list(ENTRIES).index(unit.entry)]).normal(0, 1e-9)
         return 0.5 + 0.03 * trace - 0.02 * floor + 0.07 * beta + noise + own
 
-    runs = made(area_of)
+    runs = runs_of(area_of)
     for tuned in (True, False):
         scores_of = {name: hum.scores(runs, name, tuned=tuned) for name in hum.FACTORS}
         effects = [hum.main_effect(scores_of, factor).value for factor in range(3)]
@@ -84,7 +84,7 @@ def test_each_algorithm_has_its_own_rate_and_the_verdict_no_tuning_seed():
         noise = np.random.default_rng([unit.seed, list(ENTRIES).index(unit.entry)]).normal(0, 0.001)
         return {"2.5e-5": 0.1, "5e-5": 0.2, "1e-4": 0.4}[unit.rate] + noise
 
-    runs = made(area_of)
+    runs = runs_of(area_of)
     assert [best_rate(runs, entry) for entry in ("grpo", "s_trace", "top_20")] == ["1e-4", "5e-5", UNTUNED]
     tuned = hum.verdicts(runs, hum.SINGLE, tuned=True)
     assert tuned["s_trace"].test.value == pytest.approx(0.2 - 0.4, abs=0.005)

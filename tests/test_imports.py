@@ -67,17 +67,17 @@ MODULES = {module_name(path): path for path in files(PACKAGE)}
 def imported(name: str, node: ast.stmt) -> Iterator[str]:
     """Modules of the package that a statement of module `name` imports, wherever it stands in the module."""
     if isinstance(node, ast.Import):
-        found = [alias.name for alias in node.names]
+        targets = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
         above = f"{PACKAGE.name}.{name}".split(".")
         if MODULES[name].name == "__init__.py":
             above.append("__init__")
         base = [*above[: len(above) - node.level]] if node.level else []
         base += [node.module] if node.module else []
-        found = [".".join([*base, alias.name]) for alias in node.names]
+        targets = [".".join([*base, alias.name]) for alias in node.names]
     else:
         return
-    for target in found:
+    for target in targets:
         root, *parts = target.split(".")
         # the longest part of the path that is a module: the rest is a name in it
         paths = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
@@ -106,7 +106,7 @@ def test_imports_go_downwards():
     """Lazy imports and those for type checkers count."""
     assert sum(map(len, imports().values())) > 300  # the reader finds them
     assert "support.errors" in imports()["cli"] and "hub" in imports()["cli.training"]
-    upwards = {(name, target) for name, found in imports().items() for target in found if target not in EXEMPT}
+    upwards = {(name, target) for name, targets in imports().items() for target in targets if target not in EXEMPT}
     assert sorted(f"{name} imports {target}" for name, target in upwards if subpackage(target) > subpackage(name)) == []
 
 
@@ -140,13 +140,15 @@ def constants_and_names(path: Path) -> tuple[set[str], set[str]]:
 
 
 def test_private_methods_of_trl_are_named_in_the_trainer_and_in_runs_alone():
-    found = {name: sorted(TRL_PRIVATE & set.union(*constants_and_names(MODULES[name]))) for name in imports()}
-    assert {name: used for name, used in found.items() if used and name.split(".")[0] not in ("trainer", "runs")} == {}
+    by_module = {name: sorted(TRL_PRIVATE & set.union(*constants_and_names(MODULES[name]))) for name in imports()}
+    assert {
+        name: used for name, used in by_module.items() if used and name.split(".")[0] not in ("trainer", "runs")
+    } == {}
 
 
 def test_keys_of_trls_batches_are_named_in_one_module():
-    found = {name: sorted(TRL_KEYS & constants_and_names(MODULES[name])[0]) for name in imports()}
-    assert {name: used for name, used in found.items() if used and name != KEYS_MODULE} == {}
+    by_module = {name: sorted(TRL_KEYS & constants_and_names(MODULES[name])[0]) for name in imports()}
+    assert {name: used for name, used in by_module.items() if used and name != KEYS_MODULE} == {}
 
 
 @pytest.mark.parametrize("folder", [PACKAGE, TESTS], ids=lambda folder: folder.name)
@@ -211,12 +213,12 @@ for name in {modules}:
 
 
 def test_every_public_name_is_there():
-    given: dict = {}
-    exec("from trl_credit import *", given)
-    assert set(trl_credit.__all__) <= set(given) and set(trl_credit.__all__) <= set(dir(trl_credit))
+    namespace: dict = {}
+    exec("from trl_credit import *", namespace)
+    assert set(trl_credit.__all__) <= set(namespace) and set(trl_credit.__all__) <= set(dir(trl_credit))
     for config_class, trainer_class in ALGORITHMS.values():
-        for found in (config_class, trainer_class):
-            assert given[found.__name__] is getattr(trl_credit, found.__name__) is found
+        for public in (config_class, trainer_class):
+            assert namespace[public.__name__] is getattr(trl_credit, public.__name__) is public
     assert run("import trl_credit; print(trl_credit.support.__name__)") == "trl_credit.support"  # a subpackage, lazily
 
 
@@ -234,7 +236,7 @@ def test_editors_are_told_every_name():
         if isinstance(node, ast.ClassDef):  # a named trainer, which is made of its preset
             assert getattr(trl_credit, node.name).__bases__ == (getattr(trl_credit, node.bases[0].id),)
             told.add(node.name)
-    assert {found.__name__ for pair in ALGORITHMS.values() for found in pair} <= told
+    assert {one.__name__ for pair in ALGORITHMS.values() for one in pair} <= told
     assert told == set(public) == set(trl_credit.__all__) and len(public) == len(told)
 
 

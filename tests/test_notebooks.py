@@ -29,9 +29,9 @@ def shown(outputs: list[dict]) -> list[str]:
 
 def problems(outputs: list[dict]) -> list[str]:
     """What must not be in an output: an error, a warning, or the place of a file."""
-    found = [output["evalue"] for output in outputs if output["output_type"] == "error"]
-    found += ["".join(output["text"]) for output in outputs if output.get("name") == "stderr"]
-    return found + [match[0] for text in shown(outputs) for match in PLACES.finditer(text)]
+    texts = [output["evalue"] for output in outputs if output["output_type"] == "error"]
+    texts += ["".join(output["text"]) for output in outputs if output.get("name") == "stderr"]
+    return texts + [match[0] for text in shown(outputs) for match in PLACES.finditer(text)]
 
 
 def kinds(outputs: list[dict]) -> list[list[str]]:
@@ -45,7 +45,10 @@ def test_it_runs_from_a_clean_kernel(path, tmp_path):
     pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     script = load_script("examples/notebooks/notebooks.py")
-    notebook = script.execute(nbformat.read(path, as_version=4), tmp_path)
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:  # shorter runs, of five steps with a log of the last
+        cell.source = re.sub(r'(\b(?:max_steps"?|log_credit"?|step)(?:: |=))\d+', r"\g<1>5", cell.source)
+    notebook = script.execute(notebook, tmp_path)
     committed = cells(path, "code")
     fresh = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert not [problem for cell in fresh for problem in problems(cell.outputs)]

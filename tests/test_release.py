@@ -16,13 +16,13 @@ in_checkout = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="needs a c
 
 @in_checkout
 def test_a_tag_is_published_only_with_its_version_and_a_real_address():
-    def said(tag: str) -> str:
+    def out(tag: str) -> str:
         done = subprocess.run([ROOT / ".ci" / "check_tag.sh", tag], capture_output=True, text=True)
         return f"{done.returncode} {done.stderr}"
 
-    assert said("v9.9.9") == f"1 error: the tag is v9.9.9, and the version in pyproject.toml is {PROJECT['version']}\n"
+    assert out("v9.9.9") == f"1 error: the tag is v9.9.9, and the version in pyproject.toml is {PROJECT['version']}\n"
     is_placeholder = "OWNER" in PROJECT["urls"]["Repository"]
-    assert said(f"v{PROJECT['version']}").startswith("1 error: [project.urls]" if is_placeholder else "0 ")
+    assert out(f"v{PROJECT['version']}").startswith("1 error: [project.urls]" if is_placeholder else "0 ")
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)

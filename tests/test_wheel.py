@@ -64,12 +64,11 @@ def test_a_wheel_in_a_fresh_folder(run, site, tmp_path):
     assert "  cd sums\n" in run(*command, "example", "sums") and (tmp_path / "sums" / "sums.py").is_file()
     run("sums/sums.py", "sums")
     assert (tmp_path / "sums" / "train.jsonl").is_file()
-    # any recipe on the embedded model
-    said = run(*command, "train", "--config", "s_trace/qwen3_4b_random_mask", "embedded", "--output_dir", "one")
-    assert "S-trace on 1,024 prompts" in said and "model card    one/README.md" in said
-    assert "selector: random" in (tmp_path / "one" / "recipe.yaml").read_text()
-    # two processes by a packaged configuration, and what its command says
-    said = run(*command, "train", "--accelerate_config", "cpu_2proc", *QUICK, "--output_dir", "two")
+    # any recipe on the embedded model, on two processes by a packaged configuration
+    recipe = ("--config", "s_trace/qwen3_4b_random_mask", "embedded", "--output_dir", "two")
+    out = run(*command, "train", "--accelerate_config", "cpu_2proc", *recipe, *QUICK)
+    assert "S-trace on 1,024 prompts" in out and "model card    two/README.md" in out
+    assert "selector: random" in (tmp_path / "two" / "recipe.yaml").read_text()
     card = (tmp_path / "two" / "README.md").read_text(encoding="utf-8")
     assert "trl-credit train --accelerate_config cpu_2proc --config recipe.yaml" in card
     # the trained model, evaluated with a custom reward
@@ -78,8 +77,8 @@ def test_a_wheel_in_a_fresh_folder(run, site, tmp_path):
         "def f(completions, answer, **kw):\n    return [float(len(c) > 0) for c in completions]\n"
     )
     custom = "--protocol custom --samples 2 --temperature 1 --max_new_tokens 8 --sets mine.jsonl --quiet".split()
-    said = run(*command, "eval", "--models", "two", "--reward", "mine.py:f", *custom)
-    assert "mine pass@2" in said and (tmp_path / "two" / "evaluation" / "evaluation.md").is_file()
+    out = run(*command, "eval", "--models", "two", "--reward", "mine.py:f", *custom)
+    assert "mine pass@2" in out and (tmp_path / "two" / "evaluation" / "evaluation.md").is_file()
     assert run(*command, "push", "no_such", "--repo_id", "me/x", code=2).startswith("error: there is no folder")
 
 
@@ -89,8 +88,8 @@ def test_what_a_package_index_is_told(wheel, site):
     assert {f"trl_credit/share/recipes/{path.as_posix()}" for path in recipes} <= set(names)
     assert "trl_credit/share/accelerate_configs/zero3.yaml" in names
     docs = ROOT / "docs"
-    found = [*docs.glob("*.md"), *docs.glob("algorithms/*.md")]
-    pages = {f"trl_credit/share/docs/{path.relative_to(docs).as_posix()}" for path in found}
+    files = [*docs.glob("*.md"), *docs.glob("algorithms/*.md")]
+    pages = {f"trl_credit/share/docs/{path.relative_to(docs).as_posix()}" for path in files}
     examples = {f"trl_credit/share/examples/{name}" for name in ("sums/sums.py", "sums/smollm2.yaml", CONVERTER)}
     assert pages | examples <= {*names}
     assert not [name for name in names if name.endswith((".png", ".pyc")) and "/share/" in name]

@@ -187,14 +187,15 @@ class _Case:
 
     def is_grpo(self, knobs: dict[str, Any]) -> str | None:
         config, source = copy(self.config), self.source
-        own = {f.name: knobs[f.name] for f in settings_of(source) if f.name in knobs} if is_algorithm(source) else {}
-        if own:
-            source = source(**own) if isclass(source) else replace(source, **own)
+        fields = {f.name: knobs[f.name] for f in settings_of(source) if f.name in knobs} if is_algorithm(source) else {}
+        if fields:
+            source = source(**fields) if isclass(source) else replace(source, **fields)
         vars(config).update(knobs)
         plain = copy(config)
         plain.importance = "token"
         grpo = _Case(lambda config, tokens: Credit(None, tokens.advantages), plain, self.tokens)
-        return self.differs(_Case(source, config, self.tokens).gradient(self.tokens), grpo.gradient(self.tokens))
+        own = _Case(source, config, self.tokens)  # with statistics of these knobs
+        return self.differs(own.gradient(own.tokens), grpo.gradient(grpo.tokens))
 
     def changed(self, change: Change) -> Tokens:
         """The tokens with `change(name, tensor)` for each tensor, and a graph of their own."""

@@ -55,7 +55,7 @@ def verdicts(
             difference = scores(results, unit, key)[1][rate] - scores(results, baseline, key)[1][other]
             tests[name] = paired_t(difference), results["rates"][rate]
     corrected = holm([1.0 if test.p is None else test.p for test, _ in tests.values()])
-    return {name: Verdict(*found, p) for (name, found), p in zip(tests.items(), corrected, strict=True)}
+    return {name: Verdict(test, rate, p) for (name, (test, rate)), p in zip(tests.items(), corrected, strict=True)}
 
 
 def baseline_area(results: Mapping[str, Any], setting: str, *, tuned: bool = True) -> float:

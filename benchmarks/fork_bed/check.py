@@ -26,14 +26,14 @@ def check(path: Path, unit: str | None) -> None:
         results["units"][name] = anew
     print(f"largest difference of an area from the file: {worst:.5f}")
     for tuned in (True, False):
-        found = verdicts(results, setting, updates=1 if BASELINE[algorithm] == "grpo" else 4, tuned=tuned).get(
+        verdict = verdicts(results, setting, updates=1 if BASELINE[algorithm] == "grpo" else 4, tuned=tuned).get(
             algorithm
         )
-        if found:
-            test = found.test
+        if verdict:
+            test = verdict.test
             words = (
-                f"area minus GRPO's {test.value:+.3f} [{test.low:+.3f}, {test.high:+.3f}], Holm's p {found.holm:.2g}"
+                f"area minus GRPO's {test.value:+.3f} [{test.low:+.3f}, {test.high:+.3f}], Holm's p {verdict.holm:.2g}"
             )
-            print(f"{'tuned' if tuned else 'small'} rate {found.rate}: {words}")
+            print(f"{'tuned' if tuned else 'small'} rate {verdict.rate}: {words}")
     if worst > 1e-3:  # another machine rounds otherwise, and 120 updates can amplify that
         raise SystemExit("error: the scores are not those of the file")

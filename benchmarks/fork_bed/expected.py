@@ -56,7 +56,7 @@ class Cell(NamedTuple):
 
 def cells(results: Mapping[str, Any]) -> list[Cell]:
     """All cells of both tables."""
-    found = []
+    agreement = []
     for tuned, text in ((True, _TUNED), (False, _UNTUNED)):
         for line in text.split("\n")[1:-1]:
             algorithm, *numbers = line.split()
@@ -64,5 +64,5 @@ def cells(results: Mapping[str, Any]) -> list[Cell]:
                 if value != "-":
                     test = verdicts(results, setting, tuned=tuned)[algorithm].test
                     ours = test.value, test.high - test.value
-                    found.append(Cell(algorithm, setting, tuned, (float(value), float(half)), ours))
-    return found
+                    agreement.append(Cell(algorithm, setting, tuned, (float(value), float(half)), ours))
+    return agreement

@@ -35,8 +35,8 @@ def differences(results: Mapping[str, Any]) -> Figure:
     panels = figure.subplots(2, 3, sharey=True).flatten()
     for panel, (setting, about) in zip(panels, SETTINGS.items(), strict=True):
         for tuned, colour, shift in ((True, "#c2410c", 0.15), (False, "#2563eb", -0.15)):
-            found = verdicts(results, setting, tuned=tuned)
-            tests = [found[name].test for name in SHOWN]
+            by_name = verdicts(results, setting, tuned=tuned)
+            tests = [by_name[name].test for name in SHOWN]
             label = "rate tuned" if tuned else "rate 0.02"
             values, places = [test.value for test in tests], np.arange(len(SHOWN)) + shift
             widths = [test.high - test.value for test in tests]

@@ -69,11 +69,11 @@ def _settings(results: Mapping[str, Any]) -> str:
 
 
 def _differences(results: Mapping[str, Any], *, tuned: bool) -> str:
-    found = {setting: verdicts(results, setting, tuned=tuned) for setting in SETTINGS}
+    by_setting = {setting: verdicts(results, setting, tuned=tuned) for setting in SETTINGS}
     rows = [
-        [algorithm.label, *(cell(found[setting][name]) for setting in SETTINGS)]
+        [algorithm.label, *(cell(by_setting[setting][name]) for setting in SETTINGS)]
         for name, algorithm in ALGORITHMS.items()
-        if name in found["A"]
+        if name in by_setting["A"]
     ]
     return table(["area minus GRPO's", *SETTINGS], rows)
 
@@ -101,17 +101,19 @@ def crossing_table(results: Mapping[str, Any]) -> str:
 
 
 def _progress(results: Mapping[str, Any]) -> str:
-    found = {name: results["units"][f"progress/{name}"] for name in SITUATIONS}
-    rows = [[ALGORITHMS[name].label, *(f"{np.mean(one[name]):.2f}" for one in found.values())] for name in COMPARED]
-    return table(["progress per update, divided by GRPO's", *found], rows)
+    by_situation = {name: results["units"][f"progress/{name}"] for name in SITUATIONS}
+    rows = [
+        [ALGORITHMS[name].label, *(f"{np.mean(one[name]):.2f}" for one in by_situation.values())] for name in COMPARED
+    ]
+    return table(["progress per update, divided by GRPO's", *by_situation], rows)
 
 
 def _decisions(results: Mapping[str, Any]) -> str:
     rows = []
     for setting in ("A", "B"):
-        found = results["units"][f"bed/{setting}"]["decisions"]
+        shares = results["units"][f"bed/{setting}"]["decisions"]
         for name, label in (("s_trace", "S-trace, P-trace"), ("lambda", "GRPO-λ, trace alone")):
-            rows.append([f"{setting}, {label}", *(f"{share:.2f}" for share in found[name])])
+            rows.append([f"{setting}, {label}", *(f"{share:.2f}" for share in shares[name])])
     return table(["credit of a fork, divided by the mean of the four", "first", "second", "third", "last"], rows)
 
 
@@ -119,14 +121,14 @@ def _hard(results: Mapping[str, Any]) -> str:
     rows = []
     for name in ("ha_dw", "dr_grpo"):
         for tuned in (True, False):
-            found = [verdicts(results, "F", tuned=tuned, key=key)[name].test for key in ("area", "hard")]
-            rows.append([f"{ALGORITHMS[name].label}, {'tuned' if tuned else 'small rate'}", *map(difference, found)])
+            tests = [verdicts(results, "F", tuned=tuned, key=key)[name].test for key in ("area", "hard")]
+            rows.append([f"{ALGORITHMS[name].label}, {'tuned' if tuned else 'small rate'}", *map(difference, tests)])
     return table(["area minus GRPO's in F", "all prompts", "hard prompts"], rows)
 
 
 def _reuse(results: Mapping[str, Any]) -> str:
-    found = [verdicts(results, setting, updates=4, tuned=tuned) for setting in "BC" for tuned in (True, False)]
-    rows = [[ALGORITHMS[name].label, *(cell(one[name]) for one in found)] for name in found[0]]
+    columns = [verdicts(results, setting, updates=4, tuned=tuned) for setting in "BC" for tuned in (True, False)]
+    rows = [[ALGORITHMS[name].label, *(cell(one[name]) for one in columns)] for name in columns[0]]
     head = ["area minus that of GRPO with 4 updates", "B, tuned", "B, small rate", "C, tuned", "C, small rate"]
     fresh = []
     for setting in "BC":
@@ -146,8 +148,8 @@ def _agreement(results: Mapping[str, Any]) -> str:
         name = f"{ALGORITHMS[one.algorithm].label}, {'rate tuned' if one.tuned else 'small rate'}"
         groups.setdefault(name, []).append(one)
     rows = []
-    for name, found in groups.items():
-        far = max(found, key=lambda one: one.distance)
+    for name, group in groups.items():
+        far = max(group, key=lambda one: one.distance)
         numbers = (f"{signed(value)} ± {half:.3f}" for value, half in (far.theirs, far.ours))
-        rows.append([name, f"{sum(one.agrees for one in found)} of {len(found)}", far.setting, *numbers])
+        rows.append([name, f"{sum(one.agrees for one in group)} of {len(group)}", far.setting, *numbers])
     return table(["", "cells that agree", "farthest in", "the other's", "this one's"], rows)

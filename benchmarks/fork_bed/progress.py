@@ -87,8 +87,8 @@ def decision_credit(setting: Setting, *, seeds: list[int]) -> dict[str, list[flo
     batch, uniform_t = next(_batches(bed, _initial(bed), seeds, 1))
     ones = torch.ones_like(batch.old_logp_t)
     gradient = partial(token_gradient, logp_t=batch.old_logp_t, advantages=ones[:, :1], kept_t=ones)
-    found = {}
+    by_name = {}
     for name in ("grpo", "s_trace", "p_trace", "lambda"):
         credit = gradient(ALGORITHMS[name].config, batch)[:, setting.forks].mean(0)
-        found[name] = (credit / credit.mean()).tolist()
-    return found
+        by_name[name] = (credit / credit.mean()).tolist()
+    return by_name

@@ -46,11 +46,11 @@ def run_unit(name: str) -> dict[str, Any]:
         solved = train(ALGORITHMS[what], SETTINGS["C"], rates=RATES[:1], seeds=list(VERDICT), updates=CROSSING[-1])
         curve = solved["solved"][:, 0]
         return _rounded({"curve": curve[9::10].mean(1), "at": {str(n): curve[n - 1] for n in CROSSING}})
-    found = train(ALGORITHMS[what], SETTINGS[kind], rates=RATES, seeds=seeds)
-    solved, result = found["solved"], {"tokens": found["tokens"]}
+    trained = train(ALGORITHMS[what], SETTINGS[kind], rates=RATES, seeds=seeds)
+    solved, result = trained["solved"], {"tokens": trained["tokens"]}
     result["area"], result["end"] = solved.mean(0), solved[-UPDATES // 10 :].mean(0)
     if kind == "F":
-        result["hard"] = found["by_prompt"][..., : P // 2].mean(-1)
+        result["hard"] = trained["by_prompt"][..., : P // 2].mean(-1)
     return _rounded(result)
 
 

@@ -42,21 +42,21 @@ def run_task(args: Namespace, argv: list[str], task: str, *, seconds: float, fol
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    found = read(results)
-    if failed(found):
+    entries = read(results)
+    if failed(entries):
         tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
         print(f"the last lines of {task}:", *tail, sep="\n  ", file=sys.stderr)
-    return found
+    return entries
 
 
 def run_part(args: Namespace, argv: list[str], part: str) -> tuple[list[dict[str, Any]], float]:
     """What the tasks of a part found, and the seconds that they took."""
-    start, found = time.perf_counter(), []
+    start, entries = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as folder:
         for task in TASKS[part]:
             left = getattr(args, f"{part}_seconds") - (time.perf_counter() - start)
-            found += run_task(args, argv, task, seconds=left, folder=Path(folder))
-    return found, time.perf_counter() - start
+            entries += run_task(args, argv, task, seconds=left, folder=Path(folder))
+    return entries, time.perf_counter() - start
 
 
 def output_path(args: Namespace, card: str) -> Path | None:
@@ -86,10 +86,10 @@ def main(argv: list[str]) -> int:
     print(lines[0], flush=True)
     bad = False
     for part in args.parts or TASKS:
-        found, seconds = run_part(args, argv, part)
-        lines += [f"## {part}", in_markdown(found), result_line(part, found, seconds=seconds)]
+        entries, seconds = run_part(args, argv, part)
+        lines += [f"## {part}", in_markdown(entries), result_line(part, entries, seconds=seconds)]
         print(*lines[-3:], sep="\n\n", flush=True)
-        bad |= failed(found)
+        bad |= failed(entries)
     if output is not None:
         from trl_credit.support.files import write_atomically
 

@@ -93,15 +93,15 @@ def take_step(trainer: Any, inputs: dict[str, Any]) -> Step:
     return Step(seen[0], gradient, seen[1])
 
 
-def differences(found: Step, wanted: Step) -> tuple[float, float, float]:
+def differences(result: Step, wanted: Step) -> tuple[float, float, float]:
     """Of the log-probabilities the largest before, and the mean after the step (nats), as AdamW moves weights by their
     gradient's sign, which is nobody's where it is near 0; and of the gradient, relative to its norm."""
-    before = (found.logps - wanted.logps).abs().max().item()
-    after = (found.logps_after - wanted.logps_after).abs().mean().item()
+    before = (result.logps - wanted.logps).abs().max().item()
+    after = (result.logps_after - wanted.logps_after).abs().mean().item()
     names = wanted.gradient
-    if found.gradient.keys() != names.keys():
+    if result.gradient.keys() != names.keys():
         return before, after, math.inf
-    square = sum((found.gradient[n] - names[n]).double().square().sum().item() for n in names)
+    square = sum((result.gradient[n] - names[n]).double().square().sum().item() for n in names)
     return before, after, math.sqrt(square / sum(g.double().square().sum().item() for g in names.values()))
 
 
@@ -159,11 +159,11 @@ def compare(case: Case, machine: Machine, model: str, sizes: dict[str, int], rec
         if arguments and settings.get("tree_rows") == "packed":
             continue  # refused with flash attention, which has no mask of any shape
         with recorder.attempt(f"{case.name}: {name}"):
-            given = machine.settings(bf16=precision == "bfloat16") | {"model_init_kwargs": arguments or None}
-            with trainer_for(ALGORITHMS[case.algo], model, **given, **settings) as trainer:
+            device = machine.settings(bf16=precision == "bfloat16") | {"model_init_kwargs": arguments or None}
+            with trainer_for(ALGORITHMS[case.algo], model, **device, **settings) as trainer:
                 placed = {p.device.type for p in trainer.model.parameters()}
-                found = take_step(trainer, on(machine.device, inputs))
-            errors, limits = differences(found, wanted), TOLERANCE[precision]
+                result = take_step(trainer, on(machine.device, inputs))
+            errors, limits = differences(result, wanted), TOLERANCE[precision]
             text = "log π at most {:.1e}, after the step {:.1e}; gradient {:.1e}"
             # a comparison with NaN is false
             ok = placed == {machine.device.type} and all(e <= m for e, m in zip(errors, limits, strict=True))
@@ -188,9 +188,9 @@ def run(case: Case, machine: Machine, recorder: Recorder) -> None:
     low, high = (0.0, 0.8) if machine.dry else (0.1, 0.5)
     steps = trainer.state.global_step
     ok = steps == small["max_steps"] and all(map(math.isfinite, numbers)) and sound
-    found = f"{steps} steps, reward {reward:.2f}, {moved} of {len(after)} weights moved"
+    summary = f"{steps} steps, reward {reward:.2f}, {moved} of {len(after)} weights moved"
     wanted = f"{small['max_steps']} steps, all numbers finite, reward {low} to {high}, weights moved"
-    recorder.check(f"{case.name}: a run", found, wanted=wanted, ok=ok and moved > 0 and low <= reward <= high)
+    recorder.check(f"{case.name}: a run", summary, wanted=wanted, ok=ok and moved > 0 and low <= reward <= high)
 
 
 def main(args: Namespace, recorder: Recorder) -> None:

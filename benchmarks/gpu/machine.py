@@ -77,7 +77,7 @@ def fixed_rows(
     lengths[0] = length
     mask = (torch.arange(length) < lengths[:, None]).long()
     prompt = (rows, 12)
-    found = {
+    tensors = {
         "prompt_ids": torch.randint(3, vocabulary, prompt, generator=g),
         "prompt_mask": torch.ones(prompt, dtype=torch.long),
         "completion_ids": torch.randint(3, vocabulary, mask.shape, generator=g) * mask,
@@ -87,9 +87,9 @@ def fixed_rows(
     }
     if segment_length is not None:
         segments = (torch.arange(length) // segment_length).expand(mask.shape)
-        found["segment_ids"] = segments.masked_fill(mask == 0, -1)
-        found["advantages"] = torch.randn(rows, int(segments.max()) + 1, generator=g).gather(1, segments)
-    return on(device, found)
+        tensors["segment_ids"] = segments.masked_fill(mask == 0, -1)
+        tensors["advantages"] = torch.randn(rows, int(segments.max()) + 1, generator=g).gather(1, segments)
+    return on(device, tensors)
 
 
 def on(device: torch.device, inputs: dict[str, Any]) -> dict[str, Any]:

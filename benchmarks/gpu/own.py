@@ -43,14 +43,14 @@ class Calls(TorchDispatchMode):
     @property
     def attention(self) -> str:
         """The kinds of attention kernels among them, with their number of forward calls."""
-        found: Counter[str] = Counter()
+        kernels: Counter[str] = Counter()
         for name, count in self.names.items():
             if "backward" not in name and ("attention" in name or "flash_attn" in name or "bmm" in name):
                 kind = next((text for part, text in NAMES.items() if part in name), name)
-                found[kind] += count
-        if len(found) > 1:
-            del found["products"]  # of other layers
-        return ", ".join(f"{kind} × {count}" for kind, count in sorted(found.items())) or "none"
+                kernels[kind] += count
+        if len(kernels) > 1:
+            del kernels["products"]  # of other layers
+        return ", ".join(f"{kind} × {count}" for kind, count in sorted(kernels.items())) or "none"
 
 
 def own_milliseconds(machine: Machine, algo: str, *, logged: bool, repeats: int, recorder: Recorder) -> None:

@@ -71,10 +71,10 @@ def group_variants(
         kept = hidden.last_hidden_state[:, -layout.packing.kept - 1 : -1]
         return layout.rows_of(kept)[inside]
 
-    found = [Variant("plain rows, `sdpa`", lambda: plain(model), ids.numel())]
+    variants = [Variant("plain rows, `sdpa`", lambda: plain(model), ids.numel())]
     shared = layout_of(packing_of(rows), rows, widths=shape, device=machine.device)
     positions = shared.source % (prompt + most)
-    found.append(
+    variants.append(
         Variant(
             "shared prompt, `sdpa`",
             lambda: packed(
@@ -86,15 +86,15 @@ def group_variants(
     if flash is not None:
         ends = layout_of(packed_sequences(rows), rows, widths=shape, device=machine.device)
         name = "eager" if machine.dry else "flash_attention_2"
-        found.append(Variant(f"plain rows, `{name}`", lambda: plain(flash), ids.numel()))
-        found.append(
+        variants.append(Variant(f"plain rows, `{name}`", lambda: plain(flash), ids.numel()))
+        variants.append(
             Variant(
                 f"end to end, `{name}`",
                 lambda: packed(flash, ends, sequence_attention(flash, ends.packing.ends, machine.device)),
                 ends.source.numel(),
             )
         )
-    return found
+    return variants
 
 
 def tree_variants(machine: Machine, model: nn.Module) -> list[Variant]:
@@ -125,8 +125,8 @@ def tree_variants(machine: Machine, model: nn.Module) -> list[Variant]:
         before, flops.OF_A_CALL[kind] = flops.OF_A_CALL[kind], cost
         try:
             with tree_attention(model):
-                given = {"attention_mask": mask, "token_type_ids": until, "use_cache": False}
-                return model(input_ids=ids, **given).last_hidden_state[mask.bool()]
+                inputs = {"attention_mask": mask, "token_type_ids": until, "use_cache": False}
+                return model(input_ids=ids, **inputs).last_hidden_state[mask.bool()]
         finally:
             flops.OF_A_CALL[kind] = before
 
@@ -160,8 +160,8 @@ def compare(machine: Machine, what: str, variants: list[Variant], *, repeats: in
             machine.begin_peak()
             start = machine.seconds()
             with autocast:
-                found = variant.forward()
-            found.float().square().mean().backward()
+                states = variant.forward()
+            states.float().square().mean().backward()
             if repeat >= WARM_UP:
                 times[variant.name].append(machine.seconds() - start)
                 peaks[variant.name] = max(peaks[variant.name], machine.peak_bytes())

@@ -14,9 +14,9 @@ class Recorder:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def check(self, what: str, found: str, *, wanted: str, ok: bool) -> None:
+    def check(self, what: str, value: str, *, wanted: str, ok: bool) -> None:
         """Something that is right or wrong."""
-        self._write(kind="check", what=what, found=found, wanted=wanted, outcome="ok" if ok else "FAILED")
+        self._write(kind="check", what=what, found=value, wanted=wanted, outcome="ok" if ok else "FAILED")
 
     def not_run(self, what: str, why: str) -> None:
         """Something that cannot be checked here, which is no failure."""

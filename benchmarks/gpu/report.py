@@ -41,28 +41,28 @@ def heading(args: Namespace, card: str) -> str:
     return f"{title}\n\n{hardware}{commit}. {versions}."
 
 
-def failed(found: list[dict[str, Any]]) -> bool:
+def failed(entries: list[dict[str, Any]]) -> bool:
     """Whether a check failed, or nothing at all was found."""
-    return not found or any(entry.get("outcome") == "FAILED" for entry in found)
+    return not entries or any(entry.get("outcome") == "FAILED" for entry in entries)
 
 
-def result_line(part: str, found: list[dict[str, Any]], *, seconds: float) -> str:
+def result_line(part: str, entries: list[dict[str, Any]], *, seconds: float) -> str:
     """A part in one line: `**speed: ok** (10 measured, 10 of 10 checks, 61 s)`."""
-    outcomes = [entry["outcome"] for entry in found if entry["kind"] == "check"]
+    outcomes = [entry["outcome"] for entry in entries if entry["kind"] == "check"]
     ran = len(outcomes) - outcomes.count("not run")
     counts = [f"{outcomes.count('ok')} of {ran} checks"] if ran else []
-    if rows := sum(entry["kind"] == "row" for entry in found):
+    if rows := sum(entry["kind"] == "row" for entry in entries):
         counts.append(f"{rows} measured")
     if outcomes.count("not run"):
         counts.append(f"{outcomes.count('not run')} not run")
-    outcome = "FAILED" if failed(found) else "ok" if ran or rows else "not run"
+    outcome = "FAILED" if failed(entries) else "ok" if ran or rows else "not run"
     return f"**{part}: {outcome}** ({', '.join([*counts, f'{seconds:.0f} s'])})"
 
 
-def in_markdown(found: list[dict[str, Any]]) -> str:
+def in_markdown(entries: list[dict[str, Any]]) -> str:
     """The tables of measurements, and that of the checks."""
     tables: dict[tuple[str, ...], list[dict[str, str]]] = {}
-    for entry in found:
+    for entry in entries:
         columns = entry["columns"] if entry["kind"] == "row" else _columns(entry)
         tables.setdefault(tuple(columns), []).append(columns)
     return "\n\n".join(_table(rows) for rows in tables.values())

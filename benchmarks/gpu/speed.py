@@ -42,15 +42,15 @@ def make_pair(stack: contextlib.ExitStack, machine: Machine, algo: str, length: 
     """Our trainer and TRL's, each with a model of its own."""
     shared = machine.settings(bf16=not machine.dry) | {"beta": 0.0, "learning_rate": 1e-6}
     shared |= {"max_completion_length": length, "per_device_train_batch_size": rows, "num_generations": rows}
-    made: list[Any] = []
+    trainers: list[Any] = []
     for pair in (ALGORITHMS[algo], (trl.GRPOConfig, trl.GRPOTrainer)):
-        same = {name: getattr(made[0].args, name) for name in SAME} if made else {}
+        same = {name: getattr(trainers[0].args, name) for name in SAME} if trainers else {}
         model = random_qwen3(TINY if machine.dry else MODEL, machine.device)
         trainer = stack.enter_context(trainer_for(pair, model, **shared, **same))
         model.gradient_checkpointing_enable({"use_reentrant": False})
         make_ready(trainer)
-        made.append(trainer)
-    return made[0], made[1]
+        trainers.append(trainer)
+    return trainers[0], trainers[1]
 
 
 def measure(machine: Machine, algo: str, *, length: int, tokens: int, repeats: int, recorder: Recorder) -> None:
@@ -86,17 +86,17 @@ def measure(machine: Machine, algo: str, *, length: int, tokens: int, repeats: i
                     peaks[trainer] = max(peaks[trainer], machine.peak_bytes())
         held = {ours: held_bytes(ours), theirs: held_bytes(theirs)}
         alone = {ours: peaks[ours] - held[theirs], theirs: peaks[theirs] - held[ours]}
-        found = [statistics.median(times[t]) for t in (ours, theirs)]
+        medians = [statistics.median(times[t]) for t in (ours, theirs)]
         ratio = statistics.median(a / b for a, b in zip(times[ours], times[theirs], strict=True))
         memory = ["–" if machine.dry else f"{alone[t] / GIB:.2f}" for t in (ours, theirs)]
         recorder.row(
             **{
                 "algorithm": f"`{algo}`",
                 "completions": f"{rows} × {length:,}",
-                "ours (ms)": f"{found[0] * 1e3:.1f}",
-                "TRL (ms)": f"{found[1] * 1e3:.1f}",
+                "ours (ms)": f"{medians[0] * 1e3:.1f}",
+                "TRL (ms)": f"{medians[1] * 1e3:.1f}",
                 "ratio": f"{ratio:.3f}",
-                "tokens/s": f"{int(inputs['completion_mask'].sum()) / found[0]:,.0f}",
+                "tokens/s": f"{int(inputs['completion_mask'].sum()) / medians[0]:,.0f}",
                 "peak ours (GiB)": memory[0],
                 "peak TRL (GiB)": memory[1],
             }

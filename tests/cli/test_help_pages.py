@@ -13,8 +13,8 @@ PACKAGE = ROOT / "trl_credit"
 
 def test_the_pages_are_listed_and_printed(command_said):
     code, listed, _ = command_said("help")
-    found = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "algorithms").glob("*.md")]
-    assert code == 0 and {path.stem for path in found} - {"index"} == {*pages()}
+    files = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "algorithms").glob("*.md")]
+    assert code == 0 and {path.stem for path in files} - {"index"} == {*pages()}
     for topic in pages():
         assert re.search(rf"^  {topic} +\S", listed, re.MULTILINE)
         code, page, _ = command_said("help", topic)

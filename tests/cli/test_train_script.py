@@ -45,15 +45,6 @@ def test_a_model_that_cannot_read_the_data_is_a_warning(run, tmp_path, caplog):
     assert "the model's tokenizer does not know" in caplog.text
 
 
-@pytest.mark.slow
-def test_evaluation_during_training(run, tmp_path, capsys):
-    run("--evaluation_protocol", "demo_greedy", "--evaluate_every", 1)
-    assert "step     1  evaluation  demo pass@1 " in capsys.readouterr().out
-    rows = json.loads((tmp_path / "out" / "evaluation" / "evaluation.json").read_text())["rows"]
-    assert [row["model"] for row in rows] == ["checkpoint-1", "checkpoint-2"]
-    assert all(0.05 < row["metrics"]["pass@1"]["value"] < 0.3 for row in rows)  # it still prefers wrong facts
-
-
 def test_a_reward_of_a_module_in_the_working_directory(run, tmp_path, monkeypatch):
     (tmp_path / "own_rewards.py").write_text("def none(completions, **kwargs):\n    return [0.0] * len(completions)\n")
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p not in ("", str(tmp_path))])

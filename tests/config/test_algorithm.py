@@ -51,9 +51,9 @@ def test_the_fields_are_fields_of_the_configuration(credit):
     )
     assert (args.credit, args.strength, args.cap) == (WORDS, 0.7, None) and isinstance(args, PRESETS["grpo"].config)
     assert not {"_batches", "credit_state"} & {f.name for f in fields(args)}
-    made = args.algorithm()
-    assert made.source is GroupWords and made.credit.__self__ == GroupWords(strength=0.7)
-    assert args.algorithm().credit.__self__ is not made.credit.__self__  # without its state
+    algorithm = args.algorithm()
+    assert algorithm.source is GroupWords and algorithm.credit.__self__ == GroupWords(strength=0.7)
+    assert args.algorithm().credit.__self__ is not algorithm.credit.__self__  # without its state
     assert replace(args, strength=0.2, generation_batch_size=None).algorithm().credit.__self__.strength == 0.2
     assert json.loads(args.to_json_string())["strength"] == 0.7
     for again in (copy.deepcopy(args), pickle.loads(pickle.dumps(args))):
@@ -143,15 +143,15 @@ def test_needs_and_states_are_checked_before_the_run():
 # Checkpoints
 
 
-SAVED = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "lr_scheduler_type": "constant", "grows": True}
+SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "lr_scheduler_type": "constant", "grows": True}
 
 
 def test_a_killed_run_goes_on_with_the_state(make_trainer, trained, tmp_path):
     whole = trained(credit=WORDS, output_dir=str(tmp_path / "whole"), **SAVED)
-    half = trained(credit=WORDS, output_dir=str(tmp_path / "half"), **SAVED | {"max_steps": 2})
-    checkpoint = tmp_path / "half" / "checkpoint-2"
+    half = trained(credit=WORDS, output_dir=str(tmp_path / "half"), **SAVED | {"max_steps": 1})
+    checkpoint = tmp_path / "half" / "checkpoint-1"
     state = json.loads((checkpoint / "credit_state.json").read_text())
-    assert state["parts"]["credit"] == {"batches": 2}
+    assert state["parts"]["credit"] == {"batches": 1}
     record = json.loads((checkpoint / "credit_run.json").read_text())
     assert record["credit"]["name"] == f"{FILE.name}:GroupWords" and record["credit"]["settings"][0] == "strength"
     resumed = trained(credit=WORDS, output_dir=str(tmp_path / "half"), resume=str(checkpoint), **SAVED)
@@ -163,9 +163,9 @@ def test_a_killed_run_goes_on_with_the_state(make_trainer, trained, tmp_path):
 
     refused("strength 0.5 → 0.6", credit=WORDS, strength=0.6)
     refused(r"holds state that this run would lose \(credit\)", credit=GrowingOnly)
-    without = trained(credit=GrowingOnly, output_dir=str(tmp_path / "without"), **SAVED | {"max_steps": 2})
+    without = trained(credit=GrowingOnly, output_dir=str(tmp_path / "without"), **SAVED | {"max_steps": 1})
     assert without.contract.algorithm.state_dict is None
-    checkpoint = tmp_path / "without" / "checkpoint-2"
+    checkpoint = tmp_path / "without" / "checkpoint-1"
     refused("no .*state for credit='.*GroupWords'", credit=WORDS)
     refused("the code of `credit` changed", credit=Repeated)
 

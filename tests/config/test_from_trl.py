@@ -57,10 +57,10 @@ def settings(request, monkeypatch) -> dict:
 def test_what_was_set_is_found_and_makes_the_same_configuration(settings):
     args = trl.GRPOConfig(**copy.deepcopy(settings))
     before = copy.deepcopy(values_of(args))
-    found = settings_of_trl(args)
+    was_set = settings_of_trl(args)
     # which transformers fills in beside `fsdp`, and TRL keeps equal to `generation_batch_size`
-    assert found.keys() <= settings.keys() | {"fsdp_config", "steps_per_generation"}
-    assert values_of(trl.GRPOConfig(**copy.deepcopy(found))) == before == values_of(args)
+    assert was_set.keys() <= settings.keys() | {"fsdp_config", "steps_per_generation"}
+    assert values_of(trl.GRPOConfig(**copy.deepcopy(was_set))) == before == values_of(args)
 
 
 def test_it_becomes_the_preset_that_is_built_by_hand(settings):

@@ -196,20 +196,18 @@ def inactive_knobs(config: CreditConfig) -> dict:
 
 def warnings_of(caplog) -> list[str]:
     """The warnings about fields of TRL without effect, which `caplog` then forgets."""
-    found = [r.getMessage() for r in caplog.records if r.name == "trl_credit.config.checks"]
+    messages = [r.getMessage() for r in caplog.records if r.name == "trl_credit.config.checks"]
     caplog.clear()
-    return found
+    return messages
 
 
-@pytest.mark.parametrize(
-    "algo", with_slow(ALGORITHMS, *ALGORITHMS.keys() - {"grpo", "s_trace", "gspo_token", "spo_tree", "vine_ppo", "opo"})
-)
+@pytest.mark.parametrize("algo", with_slow(ALGORITHMS, *ALGORITHMS.keys() - {"s_trace", "spo_tree", "vine_ppo"}))
 def test_an_inactive_knob_is_refused_a_field_of_trl_is_named_and_both_do_nothing(
     make_trainer, algo, tmp_path, monkeypatch, caplog
 ):
     config_class = ALGORITHMS[algo][0]
-    given = {"output_dir": str(tmp_path), "report_to": "none"}
-    config = config_class(**given)
+    common = {"output_dir": str(tmp_path), "report_to": "none"}
+    config = config_class(**common)
     inactive = {name: value for name, value in inactive_knobs(config).items() if value != getattr(config, name)}
     inactive = {name: value for name, value in inactive.items() if name != TRL_REFUSES}
     assert len(inactive.keys() & KNOBS) >= 10 and len(inactive.keys() & TRL_ACTS) >= 30
@@ -226,21 +224,21 @@ def test_an_inactive_knob_is_refused_a_field_of_trl_is_named_and_both_do_nothing
         setattr(other, knob, base[knob])  # the default may be set explicitly
         assert not inactive_options(other, acts | TRL_ACTS)
     with pytest.raises(ValueError, match="does nothing") as caught:
-        config_class(**given, **inactive)
+        config_class(**common, **inactive)
     act = {"group_signal", "reward_range"}  # beside `dull_kl` and `process_reward_weight`, which do nothing either
     act |= {"rollouts", "segmentation", "policy_loss", "token_mask", "replay_cap"}  # which `released_code` asks for
     assert {line.partition("=")[0] for line in str(caught.value).splitlines()} | act == ours.keys() | act
     assert not warnings_of(caplog)
-    built = config_class(**given, **theirs)
-    (said,) = warnings_of(caplog)
-    assert {line.partition("=")[0] for line in said.splitlines()[1:]} == theirs.keys()
+    built = config_class(**common, **theirs)
+    (warned,) = warnings_of(caplog)
+    assert {line.partition("=")[0] for line in warned.splitlines()[1:]} == theirs.keys()
     copied = config_class(**changed_of(built))
     assert not warnings_of(caplog) and copied.to_dict() == config.to_dict()  # they stay off the recipe
-    given = {"reward_funcs": sums, "max_steps": 1}
-    plain = learned(make_trainer(algo, **given))
+    settings = {"reward_funcs": sums, "max_steps": 1}
+    plain = learned(make_trainer(algo, **settings))
     monkeypatch.setattr("trl_credit.config.checks.inactive_options", lambda *args, **kwargs: {})
     inactive.pop("released_code", None)  # which a rule refuses too
-    assert learned(make_trainer(algo, **given, **inactive)) == plain
+    assert learned(make_trainer(algo, **settings, **inactive)) == plain
 
 
 def changed_of(config: CreditConfig) -> dict:
@@ -268,10 +266,10 @@ def test_a_custom_credit_function_may_read_any_knob_of_w(tmp_path):
     ids=str,
 )
 def test_a_field_of_trl_that_does_nothing_is_named(tmp_path, settings, caplog):
-    given = {"output_dir": str(tmp_path), "report_to": "none"}
-    config = CreditConfig(**given, **settings)
+    common = {"output_dir": str(tmp_path), "report_to": "none"}
+    config = CreditConfig(**common, **settings)
     (warned,) = warnings_of(caplog)
     assert re.search(f"^{next(iter(settings))}=.* does nothing, ", warned, re.MULTILINE)
     assert next(iter(settings)) not in changed(config)
-    CreditConfig(**given, loss_type="cispo", epsilon=0.1)  # its upper bound, as there is no epsilon_high
+    CreditConfig(**common, loss_type="cispo", epsilon=0.1)  # its upper bound, as there is no epsilon_high
     assert not warnings_of(caplog)

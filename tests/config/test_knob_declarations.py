@@ -12,7 +12,6 @@ from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.config import CHOICES, FUNCTION_KNOBS, KNOBS, defaults
 from trl_credit.config.groups import GroupKnobs
 from trl_credit.config.knobs import COUNT, knob, knobs_of, when
-from trl_credit.config.returns import ReturnKnobs
 from trl_credit.config.rules import RULES
 from trl_credit.config.segments import RELEASED_CODE, SegmentKnobs
 from trl_credit.config.trl_settings import MODEL_ACTS, TRL_ACTS, TRL_VALUES
@@ -21,7 +20,7 @@ from trl_credit.config.turns import TurnKnobs
 
 OWN_FIELDS = {f.name for f in dataclasses.fields(CreditConfig)} - {f.name for f in dataclasses.fields(GRPOConfig)}
 ENTRY = re.compile(r"^    (\w+) \((.*?)\)(?::.*)?\n((?:        .*\n|\n)*)", re.MULTILINE)
-PARTS = [SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, CreditConfig]
+PARTS = [SegmentKnobs, GroupKnobs, TurnKnobs, CreditConfig]
 CLASSES = [*PARTS, *(config_class for config_class, _ in ALGORITHMS.values())]
 
 
@@ -57,14 +56,14 @@ def test_a_preset_keeps_the_declarations_and_may_add_its_own():
 
     declared = knobs_of(OwnConfig)
     assert declared["trace_lambda"] is KNOBS["trace_lambda"] and set(declared) == OWN_FIELDS | {"my_rate"}
-    given = {"output_dir": "unused", "report_to": "none"}
-    assert OwnConfig(**given).trace_lambda == 0.5
+    common = {"output_dir": "unused", "report_to": "none"}
+    assert OwnConfig(**common).trace_lambda == 0.5
     with pytest.raises(ValueError, match="my_rate must be a whole number of at least 1, got 0"):
-        OwnConfig(**given, my_rate=0)
+        OwnConfig(**common, my_rate=0)
     with pytest.raises(ValueError, match="my_rate=4 does nothing, since importance='eligible': set importance='token'"):
-        OwnConfig(**given, my_rate=4)
+        OwnConfig(**common, my_rate=4)
     with pytest.raises(ValueError, match="my_rate must be"):
-        OwnConfig(**given, my_rate=None)
+        OwnConfig(**common, my_rate=None)
 
 
 def test_the_tables_come_from_the_declarations():

@@ -51,12 +51,12 @@ def same_mask(old_logp_t, *, threshold, mask_t):
 
 
 def every_third(old_logp_t, *, completion_ids, decode, mask_t):
-    """Segments of three tokens, found from the token ids."""
-    found = torch.zeros_like(mask_t, dtype=torch.bool)
+    """Cuts segments of three tokens, by the token ids."""
+    starts_t = torch.zeros_like(mask_t, dtype=torch.bool)
     for row, ids in enumerate(completion_ids):
         assert len(decode(list(ids))) <= len(ids)
-        found[row, range(0, len(ids), 3)] = True
-    return found
+        starts_t[row, range(0, len(ids), 3)] = True
+    return starts_t
 
 
 def one_step(text):

@@ -61,8 +61,8 @@ def test_what_cannot_be_repaired_is_damaged(text):
 def test_clean_drops_and_counts_and_keeps_the_order():
     problems = ["one", "两", "t wo\n", "two", "three", "th ree", "a\x00", "six", "seven", "\frac{8}{1}", "\\frac{8}{1}"]
     answers = ["1", "2", "2", "2", "3", "4", "5", " ", None, "8", "8"]
-    given = enumerate(zip(problems, answers, strict=True))
-    rows = [{"id": str(i), "problem": problem, "answer": answer} for i, (problem, answer) in given]
+    pairs = enumerate(zip(problems, answers, strict=True))
+    rows = [{"id": str(i), "problem": problem, "answer": answer} for i, (problem, answer) in pairs]
     kept, report = clean(rows, name="x", drop=True, english=True, distinct=True)
     assert [row["id"] for row in kept] == ["0", "2", "9"] and kept[0] is rows[0]
     assert kept[2]["problem"] == "\\frac{8}{1}"

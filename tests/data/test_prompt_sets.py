@@ -15,7 +15,6 @@ from trl_credit.data import (
     load_prompts,
     sets,
     sources,
-    to_prompt,
 )
 from trl_credit.data.prompts import prompt_ids
 from trl_credit.demo import demo_model_path
@@ -89,10 +88,10 @@ def test_sets_load_by_name(data_folder, name):
 
 
 def test_what_the_hub_is_asked_for(monkeypatch, caplog):
-    asked = []
+    calls = []
 
     def load_dataset(repo, config, *, split, revision):
-        asked.append((repo, config, split, revision))
+        calls.append((repo, config, split, revision))
         return Dataset.from_list([{"problem": f"{row['problem']} ({repo})", "answer": "1"} for row in ROWS])
 
     monkeypatch.setattr(sources, "load_dataset", load_dataset)
@@ -104,7 +103,7 @@ def test_what_the_hub_is_asked_for(monkeypatch, caplog):
     assert caplog.text.count("not pinned") == 1
     load_prompts("own/set", config="c", split="dev", revision="v1")
     gsm8k, aime24 = SETS["gsm8k"].revision, SETS["aime24"].revision
-    assert asked == [
+    assert calls == [
         ("openai/gsm8k", "main", "test", gsm8k),
         ("HuggingFaceH4/aime_2024", None, "train", "a" * 40),
         ("hiyouga/math12k", None, "train", "b" * 40),
@@ -132,18 +131,6 @@ def test_without_network_the_error_says_what_to_do(monkeypatch):
         load_prompts("dapo_math_14k")
 
 
-@pytest.mark.parametrize("style", PROMPT_STYLES)
-def test_prompts_of_every_style(style):
-    problem = "Is {x} = \\frac{1}{2}? {problem} <b>"
-    known = PROMPT_STYLES[style]
-    user = known.template.split("{problem}")[0] + problem + known.template.split("{problem}")[1]
-    messages = to_prompt(problem, known, conversational=True)
-    assert messages[-1] == {"role": "user", "content": user}
-    assert [m["role"] for m in messages] == (["user"] if known.system is None else ["system", "user"])
-    text = to_prompt(problem, known, conversational=False)
-    assert text == (user if known.system is None else f"{known.system}\n\n{user}")
-
-
 def test_prompts_follow_the_tokenizer_and_the_style(tmp_path):
     write(tmp_path / "gsm8k.jsonl", ROWS)
     tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
@@ -164,6 +151,7 @@ def test_prompts_follow_the_tokenizer_and_the_style(tmp_path):
         first(prompt_style="text:boxd")
     tokenizer.chat_template = None
     assert first() == boxed
+    assert all(style.template.count("{problem}") == 1 for style in PROMPT_STYLES.values())
 
 
 @pytest.mark.parametrize("conversational", [True, False])

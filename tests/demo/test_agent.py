@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 from agent_helpers import CALL, PROMPT, TASK, sampled
 from agent_warm_start import encode, make_tokenizer, mistaught_facts, work_out
-from transformers import AutoTokenizer, set_seed
+from transformers import AutoTokenizer
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
 
 from trl_credit.cli.training import build
 from trl_credit.demo import (
     Calculator,
     StepCalculator,
-    agent_dataset,
     agent_reward,
 )
 from trl_credit.demo.agent import LETTERS, MEANINGS, MISTAUGHT, Call, right_call
@@ -162,11 +161,11 @@ def test_tokens_of_the_loop_are_those_of_the_template(make_agent, tokenizer):
     for text, own in sampled(trainer):
         assert tokenizer(text)["input_ids"] == whole[prompt:]
         assert own == "".join(turns)
-    for i, asked in enumerate(trainer.asked):
+    for i, ids in enumerate(trainer.asked):
         rendered = tokenizer.apply_chat_template(
             messages[: 2 * i + 1], tools=[Calculator().calc], add_generation_prompt=True, return_dict=False
         )
-        assert asked == [rendered, rendered]
+        assert ids == [rendered, rendered]
     assert [e.step_rewards for e in trainer.environments] == [[1 / 3] * 3] * 2
 
 
@@ -193,26 +192,13 @@ def test_a_result_that_does_not_fit_is_rolled_back(make_agent):
 
 
 @pytest.mark.slow
-def test_the_packaged_agent_errs_at_the_rate_promised(make_agent):
-    folder = Path(TASK.model_path)
-    assert sum(p.stat().st_size for p in folder.iterdir()) < 2e6
-    trainer = make_agent(per_device_train_batch_size=128, num_generations=8)
-    set_seed(0)
-    rows, right, n = agent_dataset(64, seed=1).to_list(), 0.0, 0
-    for start in range(0, 64, 16):
-        trainer.rows = [row for row in rows[start : start + 16] for _ in range(8)]
-        trainer._generate_and_score_completions(trainer.rows)
-        right += trainer._metrics["train"]["rewards/agent_reward/mean"][-1] * 128
-        n += 128
-    assert n == 512 and 0.17 * n < right < 0.37 * n  # 0.27; a group's eight rows have one problem
-    assert trainer._metrics["train"]["tools/failure_frequency"][-1] < 0.05
-
-
-@pytest.mark.slow
-def test_it_learns_in_half_of_its_default_steps(tmp_path, monkeypatch):
+def test_the_packaged_agent_is_small_errs_as_promised_and_learns(tmp_path, monkeypatch):
+    assert sum(p.stat().st_size for p in Path(TASK.model_path).iterdir()) < 2e6
     monkeypatch.chdir(tmp_path)
-    command = ["--dataset_name", "demo_agent", "--output_dir", "out", "--max_steps", "40", "--save_strategy", "no"]
+    command = ["--dataset_name", "demo_agent", "--output_dir", "out", "--max_steps", "15", "--save_strategy", "no"]
     trainer, _ = build(command, command=["trl-credit", "train"])
+    trainer.results.writes_at_end = False
     trainer.train()
-    rewards = [row["reward"] for row in trainer.state.log_history if "reward" in row]
-    assert len(rewards) == 8 and rewards[0] < 0.5 and sum(rewards[-2:]) / 2 > 0.65  # 0.37 and 0.78
+    first, _, last = (row for row in trainer.state.log_history if "reward" in row)  # five steps each
+    # 0.27 before training, 0.36 and 0.63
+    assert 0.2 < first["reward"] < 0.45 and last["reward"] > 0.55 and first["tools/failure_frequency"] < 0.05

@@ -140,6 +140,8 @@ FILES = {
     "trace_lambda": ["trace_lamda: 0.5", "trace_lambda: 3"],
     "s_trace": ["algo: strace"],
     "beta": ["beta: 0.1\nbeta: 0.2"],
+    "about": ["about: a run"],
+    "evaluation_protocol": ["evaluation_protocol: dem"],
     "base": ["base: 5", "base: [none.yaml]", "base: my.yaml"],
     "my.yaml": ["1: 2", "- 1", "beta: [", "x: " + "[" * 5000, "x: " + "y" * 200_000, "b: \x00"],
 }

@@ -50,32 +50,24 @@ def change(path: str, **values) -> None:
     Path(path).write_text(json.dumps({name: value for name, value in content.items() if value is not None}))
 
 
-def names_the_reward(where: str, name: str) -> None:
-    shutil.rmtree("run/credit_log")
-    if where == "recipe.yaml":
-        change("run/credit_run.json", task=None)
-        change("run/recipe.yaml", reward=name, dataset_name="demo")
-    else:
-        change("run/credit_run.json", task={"dataset_name": "demo", "reward": [name]})
+def names_the_reward(name: str) -> None:
+    change("run/credit_run.json", task={"dataset_name": "demo", "reward": [name]})
 
 
 @pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("where", ["recipe.yaml", "credit_run.json"])
-def test_a_reward_that_the_folder_names_is_not_imported(here, command_said, where, name):
-    names_the_reward(where, name)
-    for words in [["explain", "run", "--algo", "grpo"]] + [["eval", "run", *FEW]] * (where != "recipe.yaml"):
-        code, _, error = command_said(*words)
-        assert code == 2 and "own" in error and f"`trl-credit {words[0]} run --trust_run`" in error, error
-        assert not Path("ran").exists() and "run.own" not in sys.modules and str(here) not in sys.path
+def test_a_reward_that_the_folder_names_is_not_imported(here, command_said, name):
+    names_the_reward(name)
+    code, _, error = command_said("eval", "run", *FEW)
+    assert code == 2 and "own" in error and "`trl-credit eval run --trust_run`" in error, error
+    assert not Path("ran").exists() and "run.own" not in sys.modules and str(here) not in sys.path
 
 
 @pytest.mark.hostile(KIND, "survived")
 @pytest.mark.parametrize("more", ["--trust_run", "--reward run/own.py:demo_reward"])
-@pytest.mark.parametrize("command", ["explain run --algo grpo", f"eval run {' '.join(FEW)}"])
-def test_what_the_user_names_or_trusts_is_imported(here, command_said, command, more):
-    names_the_reward("credit_run.json", "run.own.demo_reward")
-    code, _, error = command_said(*command.split(), *more.split())
+def test_what_the_user_names_or_trusts_is_imported(here, command_said, more):
+    names_the_reward("run.own.demo_reward")
+    code, _, error = command_said("eval", "run", *FEW, *more.split())
     assert code == 0 and Path("ran").exists(), error
 
 

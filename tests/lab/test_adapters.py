@@ -20,7 +20,7 @@ from trl_credit.presets.grpo import GRPOConfig
 from trl_credit.support.adapters import adapter_base, tokenizer_source
 
 
-RUN = "--algo grpo --max_steps 1 --per_device_train_batch_size 8 --log_credit 0 --disable_tqdm true"
+RUN = "--algo grpo --max_steps 1 --per_device_train_batch_size 8 --log_credit 1 --disable_tqdm true"
 ON = f"{RUN} --model_name_or_path lora --dataset_name demo --output_dir on"
 FEW = "--quiet --samples 1 --max_problems 2"
 WEIGHTS = "adapter_model.safetensors"
@@ -42,7 +42,7 @@ def lora(trained, tmp_path, monkeypatch) -> Path:
 
 DONE = {
     f"eval lora {FEW}": "loaded on it",
-    "explain lora --algo grpo": "loaded on it",
+    "explain lora --algo grpo --model lora": "loaded on it",
     "plan --algo grpo --model_name_or_path lora": "is trained further",
     f"train {ON} --beta 0.1": "the reference is the adapter as it is now",
     "push lora --repo_id a/b/c": "it is pushed alone",
@@ -51,8 +51,8 @@ DONE = {
 
 @pytest.mark.parametrize(("command", "done"), DONE.items(), ids=[command.split()[0] for command in DONE])
 def test_every_command_finds_the_base(lora, command_said, caplog, command, done):
-    code, said, error = command_said(*command.split())
-    (line,) = [x for x in (caplog.text + said).splitlines() if f"lora is an adapter of {demo_model_path()}" in x]
+    code, out, error = command_said(*command.split())
+    (line,) = [x for x in (caplog.text + out).splitlines() if f"lora is an adapter of {demo_model_path()}" in x]
     assert done in line and (code == 0 or (command.startswith("push") and "a/b/c" in error)), error
 
 
@@ -111,7 +111,7 @@ BASES = [
     ({"base_model_name_or_path": "/gone/model"}, "names the base model '/gone/model', neither"),
     ({"megatron_config": {"a": 1}, "megatron_core": "lora.own"}, "sets megatron_config, with which PEFT"),
 ]
-COMMANDS = [f"eval lora {FEW}", "explain lora", "plan --model_name_or_path lora", f"train {ON}"]
+COMMANDS = [f"eval lora {FEW}", "explain lora --model lora", "plan --model_name_or_path lora", f"train {ON}"]
 
 
 @pytest.mark.hostile("folders of strangers", "refused")

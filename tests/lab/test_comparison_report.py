@@ -255,9 +255,9 @@ def markdown_of(*groups, **more):
 def test_the_answer_stands_on_top():
     groups = [runs_of(n, x, range(5), **TRACE) for n, x in (("better", 0.8), ("worse", 0.2))]
     markdown = markdown_of(runs_of("GRPO", 0.5, range(5)), *groups, left_out={"GRPO": ["trace_lambda"]})
-    title, said, figure, *_ = markdown.split("\n\n")
+    title, out, figure, *_ = markdown.split("\n\n")
     assert title == "# GRPO · better · worse" and figure.startswith("![Difference of each algorithm from GRPO")
-    assert re.match(r"better \(\+0\.\d+ \\\[0\.\d+, 0\.\d+\\\]\) is above GRPO; worse \(−0\.\d+ ", said)
+    assert re.match(r"better \(\+0\.\d+ \\\[0\.\d+, 0\.\d+\\\]\) is above GRPO; worse \(−0\.\d+ ", out)
     assert re.findall(r"^## (.*)$", markdown, re.MULTILINE) == [
         "What differs beside the credit",
         "Verdict",

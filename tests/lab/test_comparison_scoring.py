@@ -25,8 +25,8 @@ def results_of(scores, *, same=(), seeds=None, **more):
         for label, areas in scores.items()
         for seed, area in zip((seeds or {}).get(label, range(len(areas))), areas, strict=True)
     ]
-    given = {"metric": "reward", "primary": "area", "baseline": next(iter(scores)), "same_gradient": list(same)}
-    return given | {"sweep": None, "runs": runs} | more
+    content = {"metric": "reward", "primary": "area", "baseline": next(iter(scores)), "same_gradient": list(same)}
+    return content | {"sweep": None, "runs": runs} | more
 
 
 def noisy(rng, effects, *, seeds=10, shared=0.0):
@@ -84,10 +84,11 @@ def test_runs_of_tuning_do_not_count():
 # Error rates
 
 
-def verdicts(rng, effects, **given):
-    return [row.verdict for row in compare_results(results_of(noisy(rng, effects, **given)), "area")]
+def verdicts(rng, effects, **options):
+    return [row.verdict for row in compare_results(results_of(noisy(rng, effects, **options)), "area")]
 
 
+@pytest.mark.slow  # 5 s
 def test_with_ten_equal_algorithms_a_family_errs_in_less_than_one_of_twenty():
     rng, runs = np.random.default_rng(5), 600
     wrong = sum(set(verdicts(rng, [0] * 11, seeds=5)) != {"not shown"} for _ in range(runs))
@@ -117,6 +118,6 @@ def test_the_tables_of_the_published_runs():
     assert [label for label, row in rows.items() if row.verdict == "above"] == ["GRPO-λ"]
     assert (rows["S-trace"].low, rows["S-trace"].high) == pytest.approx((-0.0186, -0.0023), abs=5e-5)
     assert rows["GSPO"].holm is None and sum(row.holm is not None for row in rows.values()) == 10
-    said = console_answer(Results(results))
-    assert "S-trace, HA-DW and Dr. GRPO: the interval excludes 0" in said
-    assert "| GRPO-λ     | above         | +0.030     | [0.027, 0.034]   | 0.0002       |" in said
+    out = console_answer(Results(results))
+    assert "S-trace, HA-DW and Dr. GRPO: the interval excludes 0" in out
+    assert "| GRPO-λ     | above         | +0.030     | [0.027, 0.034]   | 0.0002       |" in out

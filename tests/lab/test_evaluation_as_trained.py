@@ -75,11 +75,11 @@ def prompts_of(folder, run) -> list[str]:
 
 def test_one_run_on_rows_that_it_did_not_sample_for(command_said, here):
     sampled = set(Path("sampled_for.txt").read_text().split())
-    code, said, error = command_said("eval", "a", *FEW)
+    code, out, error = command_said("eval", "a", *FEW)
     assert code == 0, error
-    assert "problems  14 of 14 rows of mine.jsonl that no run trained on\n" in said
-    assert "2 responses to each, at most 40 tokens, temperature 0.9, prompt style plain; judged by mine.py:" in said
-    assert "mine unseen pass@2" in said
+    assert "problems  14 of 14 rows of mine.jsonl that no run trained on\n" in out
+    assert "2 responses to each, at most 40 tokens, temperature 0.9, prompt style plain; judged by mine.py:" in out
+    assert "mine unseen pass@2" in out
     prompts = prompts_of("a/evaluation", "a")
     assert len(sampled) == 16 and len(prompts) == 14 and not set(prompts) & sampled
     # a checkpoint knows its run too
@@ -88,16 +88,16 @@ def test_one_run_on_rows_that_it_did_not_sample_for(command_said, here):
 
 @pytest.mark.slow
 def test_two_runs_on_rows_that_neither_sampled_for(command_said, here):
-    code, said, error = command_said("eval", "a", "b", *FEW)
+    code, out, error = command_said("eval", "a", "b", *FEW)
     assert code == 0, error
     both = prompts_of("evaluation", "a")
-    assert f"{len(both)} of {len(both)} rows of mine.jsonl" in said and 0 < len(set(both)) < 14
+    assert f"{len(both)} of {len(both)} rows of mine.jsonl" in out and 0 < len(set(both)) < 14
     assert both == prompts_of("evaluation", "b")
-    assert "| b     | a        | mine unseen (as trained) | pass@1 |" in said
+    assert "| b     | a        | mine unseen (as trained) | pass@1 |" in out
     table = Path("evaluation/differences.md").read_text()
     assert command_said("eval", "a", "b", *FEW)[0] == 0  # the same command again
     Path("mine.jsonl").unlink()
-    code, said, error = command_said("eval", "evaluation/samples/a", "evaluation/samples/b")
+    code, out, error = command_said("eval", "evaluation/samples/a", "evaluation/samples/b")
     assert code == 0 and Path("evaluation/differences.md").read_text() == table, error
 
 

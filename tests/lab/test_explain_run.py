@@ -1,75 +1,19 @@
-"""`trl-credit explain` on runs: with a log, what the run gave; without one, responses are sampled from its model."""
+"""`explain` on the rollout log of a run gives the credit that the run gave."""
 
-import json
-import shutil
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from conftest import count_a
 from custom_functions import custom
 from torch.nn.utils.rnn import pad_sequence
+from turn_helpers import TURN_FORMS, conversations
 
 from trl_credit import ALGORITHMS
-from trl_credit.cli import main
-from trl_credit.demo import demo_model_path, demo_reward
 from trl_credit.lab.explain import explain
-from trl_credit.lab.explain.sampling import PROMPTS, RESPONSES
 from trl_credit.lab.explain.table import COLUMNS, rows_of
 from trl_credit.observe import rollout_log
-from trl_credit.observe.schema import read_shard
 
-
-@pytest.fixture(scope="module")
-def trained_run(tmp_path_factory) -> Path:
-    """A run of the embedded task from the command line."""
-    folder = tmp_path_factory.mktemp("finished") / "run"
-    words = "train --max_steps 1 --temperature 0.7 --per_device_train_batch_size 8 --log_credit 0 --output_dir".split()
-    assert main([*words, str(folder)]) in (0, None)
-    return folder
-
-
-@pytest.fixture
-def finished(trained_run, tmp_path) -> Path:
-    return Path(shutil.copytree(trained_run, tmp_path / "run"))
-
-
-@pytest.mark.slow
-def test_a_run_without_a_log_samples_responses(finished, command_said):
-    words = ["explain", finished, "--algo", "grpo", "s_trace"]
-    code, said, error = command_said(*words)
-    what = f"{PROMPTS} prompts × {RESPONSES} responses from its model"
-    assert code == 0 and f"{finished} has no rollout log: samples {what}" in error
-    assert f"{finished} has no rollout log: sampled {what}, kept in explain.jsonl." in said
-    assert "| GRPO " in said and "| S-trace " in said and what in (finished / "explain.html").read_text()
-    rows = read_shard(finished / "explain.jsonl").responses
-    assert len(rows) == PROMPTS * RESPONSES and len({row["prompt"] for row in rows}) == PROMPTS
-    assert [row["reward"] for row in rows] == demo_reward([r["completion"] for r in rows], [r["answer"] for r in rows])
-    assert all("".join(row["tokens"]) == row["completion"] + "<eos>" for row in rows if not row["truncated"])
-    assert len({row["completion"] for row in rows}) > PROMPTS
-
-    table = said[: said.index("\n\n")]
-    again = command_said(*words)[1]
-    assert again[: again.index("\n\n")] == table  # the run's seed
-    kept = command_said("explain", finished / "explain.jsonl", "--algo", "grpo", "s_trace")[1]
-    assert kept[: kept.index("\n\n")] == table
-
-
-def test_a_run_that_does_not_name_its_data_is_refused(finished, command_said):
-    record = finished / "credit_run.json"
-    known = json.loads(record.read_text())
-    del known["task"]  # as of a run from Python
-    record.write_text(json.dumps(known))
-    (finished / "other").mkdir()
-    for folder in (finished, finished / "other"):
-        words = ["explain", folder, "--model", demo_model_path()]
-        code, _, error = command_said(*words)
-        last = error.splitlines()[-1]
-        assert code == 2 and "does not name its data" in last and f"--model {folder}" in last
-
-
-# What a run logged
 
 GRAD = {"importance": "token", "loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"}
 RATIO = {"clip_form": "ratio", "use_bias_correction_kl": False}  # which clips whatever the sign of A
@@ -82,7 +26,9 @@ OWN = {
     "spo_chain": {"rollouts_per_state": 2},
     "vine_ppo": {"rollouts_per_state": 2},
 }
-QUICK = [(name, OWN.get(name, {})) for name in ("grpo", "s_trace", "fipo", "kl_cov", "ha_dw", "spo_chain")]
+TALK = {"trainer_kwargs": {"rollout_func": conversations}, "max_completion_length": 16, "loss_type": "grpo"}
+QUICK = [("base", TALK | TURN_FORMS["p_trace"])]
+QUICK += [(name, OWN.get(name, {})) for name in ("grpo", "s_trace", "fipo", "kl_cov", "ha_dw", "spo_chain")]
 
 
 def letters(completions, **kwargs):
@@ -137,21 +83,24 @@ def check_explained(trainer, shards):
             *((name, OWN.get(name, {})) for name in ALGORITHMS if name != "spo_tree"),
             *(("grpo_lambda", own) for own in (RATIO, {"trace_style": "both"}, GRAD)),
             *(("base", {"loss_type": kind}) for kind in ("sapo", "vespo")),
+            *(("base", TALK | form) for form in TURN_FORMS.values()),
             ("ha_dw", {"reward_funcs": [letters, count_a], "difficulty_reward": ["count_a"]}),
             ("base", {"loss_type": "cispo", "epsilon_high": 1.1}),
             ("base", {"delta": 1.1}),
             ("base", {"rollouts": "chain", "rollouts_per_state": 2, "policy_loss": "policy_iteration", "beta": 0.1}),
         )
     ],
-    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+    ids=lambda value: value if isinstance(value, str) else "-".join(name for name in value if name not in TALK),
 )
 def test_it_is_the_credit_that_the_run_logged(logged, algo, settings):
     trainer, shards = logged(algo, **settings)
-    found = check_explained(trainer, shards)
-    (cells,) = rows_of([found], grpo=None)
+    explained = check_explained(trainer, shards)
+    (cells,) = rows_of([explained], grpo=None)
     shown, row = dict(zip(COLUMNS, cells, strict=True)), trainer.state.log_history[-2]
     if trainer.args.has_trace:
-        assert found.horizon == pytest.approx(row["credit/effective_horizon"], rel=1e-4) and found.horizon > 0.3
+        assert explained.horizon == pytest.approx(row["credit/effective_horizon"], rel=1e-4) and explained.horizon > 0.3
+    if trainer.args.importance == "turn":
+        assert explained.horizon is None
     for column, name in (("noise share", "noise_share"), ("last tokens' share", "last_tokens_share")):
         assert float(shown[column]) == pytest.approx(row[f"credit/{name}"], abs=0.0051)
     if algo == "ha_dw" and not settings:  # the run's belief, not the accuracy of these responses

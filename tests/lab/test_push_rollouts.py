@@ -120,8 +120,8 @@ def test_the_command(hub, folder, monkeypatch, command_said):
     retry = error.splitlines()[-1].partition("trl-credit ")[2]
     assert code == 1 and retry.endswith("--with_rollouts")
     hub.mend()
-    code, said, _ = command_said(*shlex.split(retry))
-    assert code == 0 and [line.partition("/commit/")[0] for line in said.splitlines()] == [
+    code, out, _ = command_said(*shlex.split(retry))
+    assert code == 0 and [line.partition("/commit/")[0] for line in out.splitlines()] == [
         f"pushed  {hub.url}/{repo}" for repo in REPOS
     ]
     page = hub.repos[REPOS[2]].branches["main"]["index.html"].decode()

@@ -112,8 +112,8 @@ def test_rollouts_of_verifiers_on_the_page_and_explained(changed, command_said, 
     path = converted(changed(lambda e: nodes_of(e)[0]["message"].update(content="</script><b>\x1b[31m\ud83d")))
     code, _, error = command_said("view", path)
     assert code == 2 and "lacks the texts of its tokens: give --tokenizer 'demo'" in error
-    code, said, _ = command_said("view", path, "--tokenizer", demo_model_path())
-    assert code == 0 and "Credit is the saved advantage times the loss weight" in said
+    code, out, _ = command_said("view", path, "--tokenizer", demo_model_path())
+    assert code == 0 and "Credit is the saved advantage times the loss weight" in out
     page = (tmp_path / "rollouts.html").read_text()
     assert "</script><b>" not in page and "Credit is the saved advantage" in page
     shard = read_run(path, tokenizer=demo_model_path())[0][0]
@@ -123,8 +123,8 @@ def test_rollouts_of_verifiers_on_the_page_and_explained(changed, command_said, 
     code, _, error = command_said("explain", path)
     assert code == 2 and "give --model, or --tokenizer" in error
     words = ["--tokenizer", demo_model_path(), "--algo", "grpo", "s_trace"]
-    code, said, _ = command_said("explain", path, *words)
-    rows = {line.split(" | ")[0].strip("| ") for line in said.splitlines() if line.startswith("|")}
+    code, out, _ = command_said("explain", path, *words)
+    rows = {line.split(" | ")[0].strip("| ") for line in out.splitlines() if line.startswith("|")}
     assert code == 0 and {"GRPO", "S-trace", "verifiers: A × loss weight, as trained"} <= rows
 
 
@@ -145,11 +145,11 @@ def test_rows_with_credit_on_the_page(tmp_path, command_said):
     path = written(
         tmp_path / "mine.jsonl", rows(credit=[0.5, None], prompt=[{"role": "system", "content": "Be short."}])
     )
-    code, said, _ = command_said("view", path)
-    assert code == 0 and "mine.html" in said
+    code, out, _ = command_said("view", path)
+    assert code == 0 and "mine.html" in out
     assert "system: Be short." in (tmp_path / "mine.html").read_text()
-    code, said, _ = command_said("view", path, "--terminal")
-    assert code == 0 and "+0.5  2\n" in said and "–  !\n" in said and "None" not in said
+    code, out, _ = command_said("view", path, "--terminal")
+    assert code == 0 and "+0.5  2\n" in out and "–  !\n" in out and "None" not in out
 
 
 def test_advantages_are_shown_where_there_is_no_credit(tmp_path):

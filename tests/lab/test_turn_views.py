@@ -5,44 +5,10 @@ from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
-import torch
-from turn_helpers import TURN_FORMS, conversations, turn_jacobian
 
 from trl_credit import CreditConfig
-from trl_credit.credit.gradient import travelled
 from trl_credit.lab.comparison.same_gradient import has_same_gradient
 from trl_credit.lab.explain import explain, read_rollouts
-from trl_credit.observe.schema import read_shard, steps
-
-
-pytest_plugins = ["viewer_browser"]
-
-TALK = {"trainer_kwargs": {"rollout_func": conversations}, "max_completion_length": 16, "loss_type": "grpo"}
-
-
-def index(completions, **kwargs):
-    return [i % 5 / 4 for i, _ in enumerate(completions)]
-
-
-@pytest.mark.parametrize("form", TURN_FORMS)
-def test_explain_gives_the_credit_that_the_run_gave(trained, form):
-    knobs = {**TURN_FORMS[form], "num_iterations": 2, "learning_rate": 3e-3, "max_steps": 2}
-    trainer = trained("base", log_credit=1, reward_funcs=index, **TALK, **knobs)
-    (_, path), *_ = steps(trainer.args.output_dir)
-    logged = read_shard(path)
-    explained = explain(read_rollouts(trainer.args.output_dir, step=logged.header["step"]), trainer.args, name="again")
-    for again, row in zip(explained.shard.responses, logged.responses, strict=True):
-        for name in ("credit", "log_weight"):
-            assert again[name] == pytest.approx(row[name], rel=1e-3, abs=1e-4)
-    assert (explained.horizon is None) == (form == "turn")
-    if form in ("p_trace", "lambda"):
-        sums = torch.zeros(2, dtype=torch.float64)
-        for row in logged.responses:
-            jacobian = turn_jacobian(trainer.args, row["turn_ids"], row["loss_mask"], row["selected"])
-            size = torch.tensor([abs(a) * m for a, m in zip(row["advantages"], row["loss_mask"], strict=True)])
-            logp_t = torch.zeros(1, len(size), dtype=torch.float64, requires_grad=True)
-            sums += torch.stack(travelled(logp_t @ jacobian.T, logp_t=logp_t, coefficient_t=size.unsqueeze(0)))
-        assert explained.horizon == pytest.approx((sums[0] / sums[1]).item(), rel=1e-3)
 
 
 def test_explain_reads_the_turns_of_the_responses(tmp_path):

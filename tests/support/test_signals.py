@@ -9,27 +9,20 @@ import pytest
 from trl_credit.support.signals import wait
 
 
-@pytest.fixture
-def asleep():
-    """A thread that is interrupted, as the kernel may do in place of the main one, and an event that ends it."""
-    let_go = threading.Event()
+def test_a_wait_hears_a_signal_that_another_thread_got():
+    """As the kernel may interrupt another one than the main thread."""
+    event = threading.Event()
 
     def work():
         time.sleep(0.3)  # the main thread waits by then
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-        let_go.wait(30)
-        let_go.set()
+        time.sleep(5)
+        event.set()
 
-    yield work, let_go
-    let_go.set()
-
-
-def test_a_wait_hears_a_signal_that_another_thread_got(asleep):
-    work, let_go = asleep
     with pytest.raises(KeyboardInterrupt):
         threading.Thread(target=work, daemon=True).start()
-        wait(let_go)
-    assert not let_go.is_set()
+        wait(event)
+    assert not event.is_set()
 
 
 def test_a_wait_ends_with_the_event_or_at_its_limit():

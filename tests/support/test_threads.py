@@ -7,15 +7,7 @@ from torch import nn
 from trl_credit.support.threads import SMALL, threads_for
 
 
-@pytest.fixture
-def unset(monkeypatch):
-    """As in a process without the variables that the tests set. More than one thread, also on one core."""
-    before = torch.get_num_threads()
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
+NAMES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def inside(model: nn.Module) -> int:
@@ -23,9 +15,14 @@ def inside(model: nn.Module) -> int:
         return torch.get_num_threads()
 
 
-@pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "MKL_NUM_THREADS"])
-def test_a_small_model_has_one_thread_unless_a_variable_is_set(unset, monkeypatch, name):
+@pytest.mark.parametrize("name", NAMES)
+def test_a_small_model_has_one_thread_unless_a_variable_is_set(monkeypatch, name):
+    """In a process without the variables that the tests set. Two threads, also on one core."""
+    for variable in NAMES:
+        monkeypatch.delenv(variable, raising=False)
+    torch.set_num_threads(2)
     assert inside(nn.Linear(2, 2)) == 1 == inside(nn.Linear(SMALL // 1000 - 1, 1000, bias=False))
     assert inside(nn.Linear(SMALL // 1000, 1000, bias=False)) == 2 == torch.get_num_threads()
     monkeypatch.setenv(name, "2")
     assert inside(nn.Linear(2, 2)) == 2
+    torch.set_num_threads(1)  # as the tests have

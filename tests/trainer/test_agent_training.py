@@ -32,11 +32,11 @@ def test_refilled_groups_keep_the_rewards_of_their_own_call(make_agent, groups):
     assert len(seen) == 2
     calls = [row.get("credit/groups/calls", 1) for row in trainer.state.log_history if "reward" in row]
     assert groups == "replace" or max(calls) > 1
-    for made in seen:
-        shown = made.batch.data[keys.STEP_REWARDS].nan_to_num(nan=0.0).sum(-1)
-        assert torch.allclose(shown, made.batch.rewards_per_func[:, 1], atol=1e-5)
-        for i, example in enumerate(made.examples):
-            ids = made.batch.completion_ids[i]
+    for generation in seen:
+        shown = generation.batch.data[keys.STEP_REWARDS].nan_to_num(nan=0.0).sum(-1)
+        assert torch.allclose(shown, generation.batch.rewards_per_func[:, 1], atol=1e-5)
+        for i, example in enumerate(generation.examples):
+            ids = generation.batch.completion_ids[i]
             assert replayed(trainer, example, ids) == pytest.approx(shown[i].item(), abs=1e-5)
 
 
@@ -58,11 +58,11 @@ def replayed(trainer, example, ids) -> float:
 @pytest.mark.slow
 def test_a_resumed_run_is_the_uninterrupted_one(make_agent, tmp_path):
     """Rewards, states and the pool of environments need no state of their own in a checkpoint."""
-    given = {"algo": GRPO, "returns": "to_go", "data": agent_dataset(64), "environment": StepCalculator}
-    given |= {**SMALL, "max_steps": 4, "seed": 5, "save_strategy": "steps", "save_steps": 2}
-    whole = make_agent(output_dir=str(tmp_path / "whole"), **given)
+    settings = {"algo": GRPO, "returns": "to_go", "data": agent_dataset(64), "environment": StepCalculator}
+    settings |= {**SMALL, "max_steps": 4, "seed": 5, "save_strategy": "steps", "save_steps": 2}
+    whole = make_agent(output_dir=str(tmp_path / "whole"), **settings)
     whole.train()
-    other = make_agent(output_dir=str(tmp_path / "other"), **given)
+    other = make_agent(output_dir=str(tmp_path / "other"), **settings)
     other.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     for a, b in zip(whole.model.parameters(), other.model.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -84,8 +84,8 @@ def test_the_log_has_turns_tools_and_step_rewards(make_agent, command_said):
         assert sum(known) == pytest.approx(response["rewards"]["step_rewards"], abs=1e-5)
         assert all(credit == 0 for credit, turn in zip(response["credit"], turns, strict=True) if turn < 0)
     for words in (("view", trainer.args.output_dir, "--terminal"), ("explain", trainer.args.output_dir)):
-        code, out, said = command_said(*words)
-        assert code == 0 and "warning" not in said
+        code, out, errors = command_said(*words)
+        assert code == 0 and "warning" not in errors
     assert json.loads((path.parent.parent / "credit_run.json").read_text())["version"] >= 1
 
 
@@ -116,17 +116,20 @@ def test_values_are_those_of_conversations_continued_from_each_turn(make_agent):
     ]
     trainer = make_agent(*script, rewards=agent_reward, **{**BY_TURNS, "environment": Calculator})
     trainer.rows = [{"prompt": PROMPT, "answer": "1"}] * 2
-    made = trainer.make_batch(trainer.rows)
-    values, final = made.value_t, made.final_value
+    generation = trainer.make_batch(trainer.rows)
+    values, final = generation.value_t, generation.final_value
     assert final.tolist() == [1.0, 1.0]
-    starts = [[0, int((row == 1).nonzero()[0])] for row in made.batch.turn_ids]
-    found = [[values[i, t].item() for t in row] for i, row in enumerate(starts)]
+    starts = [[0, int((row == 1).nonzero()[0])] for row in generation.batch.turn_ids]
+    state_values = [[values[i, t].item() for t in row] for i, row in enumerate(starts)]
     # order of the states: row 0 at 0 (shared), row 0 at its second turn, row 1 at its second turn
-    assert found == [[0.5, 1.0], [0.5, 0.5]]
-    for i, row in enumerate(made.batch.turn_ids):
-        assert made.advantages[i][row == 0].unique().tolist() == [found[i][1] - found[i][0]]
-        assert made.advantages[i][row == 1].unique().tolist() == [1.0 - found[i][1]] or found[i][1] == 1.0
-        assert not made.advantages[i][row < 0].any()
+    assert state_values == [[0.5, 1.0], [0.5, 0.5]]
+    for i, row in enumerate(generation.batch.turn_ids):
+        assert generation.advantages[i][row == 0].unique().tolist() == [state_values[i][1] - state_values[i][0]]
+        assert (
+            generation.advantages[i][row == 1].unique().tolist() == [1.0 - state_values[i][1]]
+            or state_values[i][1] == 1.0
+        )
+        assert not generation.advantages[i][row < 0].any()
 
 
 def test_a_continued_conversation_goes_on_in_the_state_of_its_turn(make_agent):

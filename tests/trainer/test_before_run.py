@@ -24,7 +24,7 @@ def test_no_limit_is_what_a_prompt_leaves_of_the_context(make_trainer, algo, cap
 def test_a_model_without_a_context_needs_a_number(make_trainer, tiny_model):
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     model = BloomForCausalLM(BloomConfig(vocab_size=len(tokenizer), hidden_size=16, n_layer=1, n_head=2))
-    given = {"model": model, "processing_class": tokenizer}
+    kwargs = {"model": model, "processing_class": tokenizer}
     with pytest.raises(ValueError, match="max_completion_length=None .* no max_position_embeddings: set a number"):
-        make_trainer("grpo", max_completion_length=None, trainer_kwargs=given)
-    assert make_trainer("grpo", trainer_kwargs=given).engine.remaining_budget(4, 2) == 6
+        make_trainer("grpo", max_completion_length=None, trainer_kwargs=kwargs)
+    assert make_trainer("grpo", trainer_kwargs=kwargs).engine.remaining_budget(4, 2) == 6

@@ -114,13 +114,13 @@ def of_trl():
 def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_path, monkeypatch, of_trl, algo):
     """Tensors, objects, waits. On a device most waits of a batch are none: they are for what is on the CPU anyway."""
     ours = make_trainer(algo, **OFF, **SIZES, **OWN.get(algo, {}))
-    found = counts_of(ours, monkeypatch)
+    counts = counts_of(ours, monkeypatch)
     same = {name: getattr(ours.args, name) for name in OF_TRL}
     key = tuple(map(str, same.values()))
     if key not in of_trl:
         theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), output_dir=str(tmp_path / "theirs"), **SIZES, **same)
         of_trl[key] = counts_of(theirs, monkeypatch)
-    more = {place: tuple(a - b for a, b in zip(found[place], of_trl[key][place], strict=True)) for place in found}
+    more = {place: tuple(a - b for a, b in zip(counts[place], of_trl[key][place], strict=True)) for place in counts}
     bounds = {"step": STEP, "batch": BATCH.get(algo, BATCH_OF_OTHERS)}
     for place, bound in bounds.items():
         assert all(a <= b for a, b in zip(more[place], bound, strict=True)), (place, more, bound)

@@ -1,5 +1,7 @@
 """Rewards and states of environments in TRL's own tool loop, driven by scripts."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,12 @@ RAISES = "K<call>calc op=9 x=4</call><eos>"
 UNKNOWN = "K<call>calc y=1</call><eos>"
 
 
+@pytest.fixture
+def play(make_agent):
+    """A trainer of GRPO with rewards to go."""
+    return functools.partial(make_agent, algo=GRPO, returns="to_go")
+
+
 @pytest.mark.parametrize(
     ("turns", "wanted"),
     [
@@ -30,53 +38,51 @@ UNKNOWN = "K<call>calc y=1</call><eos>"
     ],
     ids=["one call", "parallel calls", "calls that raise"],
 )
-def test_rewards_belong_to_the_turn_that_called(make_agent, turns, wanted):
+def test_rewards_belong_to_the_turn_that_called(play, turns, wanted):
     """However many calls it made, whether they raised, and whether TRL refused them before the environment."""
-    trainer = make_agent(*turns, environment=Counting, algo=GRPO, returns="to_go", max_completion_length=200)
-    made = batch_of(trainer)
-    assert by_turn(made) == wanted
+    trainer = play(*turns, environment=Counting, max_completion_length=200)
+    generation = batch_of(trainer)
+    assert by_turn(generation) == wanted
     names = trainer.reward_func_names
     assert names == ["agent_reward", "step_rewards"]
-    totals = made.batch.rewards_per_func[:, 1].tolist()
+    totals = generation.batch.rewards_per_func[:, 1].tolist()
     assert totals == [sum(x for _, x in row) for row in wanted]
     assert trainer._metrics["train"]["rewards/step_rewards/mean"] == [sum(totals) / 2]
 
 
-def test_a_result_that_is_rolled_back_leaves_its_reward_with_the_turn(make_agent):
+def test_a_result_that_is_rolled_back_leaves_its_reward_with_the_turn(play):
     """TRL drops the message of a call whose result does not fit. The environment was called all the same."""
-    trainer = make_agent(
-        [RAISES, CALL], [ANSWER], environment=Counting, algo=GRPO, returns="to_go", max_completion_length=24
-    )
-    made = batch_of(trainer)
-    assert by_turn(made) == [[(0, 1.0)], [(0, 1.0)]]
-    assert made.batch.turn_ids[0].max() == 0 and made.batch.turn_ids[1].max() == 1
+    trainer = play([RAISES, CALL], [ANSWER], environment=Counting, max_completion_length=24)
+    generation = batch_of(trainer)
+    assert by_turn(generation) == [[(0, 1.0)], [(0, 1.0)]]
+    assert generation.batch.turn_ids[0].max() == 0 and generation.batch.turn_ids[1].max() == 1
 
 
-def test_advantages_of_turns_and_none_for_tools(make_agent):
+def test_advantages_of_turns_and_none_for_tools(play):
     first, wrong = right_call("K", 3), "K<call>calc op=+ x=4</call><eos>"
     right = f"K<call>calc op={first.op} x={first.x}</call><eos>"
-    trainer = make_agent([right, wrong], [ANSWER, ANSWER], algo=GRPO, returns="to_go")
-    made = batch_of(trainer)
-    assert made.batch.rewards.tolist() == pytest.approx([1 / 3 + 1, 1.0])
+    trainer = play([right, wrong], [ANSWER, ANSWER])
+    generation = batch_of(trainer)
+    assert generation.batch.rewards.tolist() == pytest.approx([1 / 3 + 1, 1.0])
     rewards = torch.tensor([[1 / 3, 1.0], [0.0, 1.0]], dtype=torch.float64)
     count = torch.tensor([2, 2])
     wanted = to_go_advantages(returns_to_go(rewards, gamma=1.0, steps=count), num_generations=2, steps=count)
-    turns = made.batch.turn_ids
+    turns = generation.batch.turn_ids
     for i in range(2):
         for turn in (0, 1):
-            found = made.advantages[i][turns[i] == turn]
-            assert torch.allclose(found, wanted[i, turn].float(), atol=1e-6) and len(found) > 0
-        assert not made.advantages[i][turns[i] < 0].any() and (turns[i] < 0).any()
+            advantages = generation.advantages[i][turns[i] == turn]
+            assert torch.allclose(advantages, wanted[i, turn].float(), atol=1e-6) and len(advantages) > 0
+        assert not generation.advantages[i][turns[i] < 0].any() and (turns[i] < 0).any()
 
 
-def test_equal_states_are_compared(make_agent):
+def test_equal_states_are_compared(play):
     """Both responses begin in one state; after different calls they are in two, then in one again."""
     first = ["K<call>calc op=+ x=4</call><eos>", "K<call>calc op=+ x=2</call><eos>"]
     second = ["B<call>calc op=+ x=0</call><eos>", "B<call>calc op=+ x=2</call><eos>"]
     last = ["7<eos>", "9<eos>"]
-    trainer = make_agent(first, second, last, environment=Calculator, algo=GRPO, returns="state_groups", step_gamma=0.5)
-    made = batch_of(trainer)
-    assert made.batch.rewards.tolist() == [0.0, 1.0]
+    trainer = play(first, second, last, environment=Calculator, returns="state_groups", step_gamma=0.5)
+    generation = batch_of(trainer)
+    assert generation.batch.rewards.tolist() == [0.0, 1.0]
     rewards, count = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64), torch.tensor([3, 3])
     states = torch.tensor([[0, 1, 3], [0, 2, 3]])
     wanted = state_group_advantages(
@@ -87,18 +93,18 @@ def test_equal_states_are_compared(make_agent):
         steps=count,
     )
     assert wanted[1].tolist() == [0.5 + 0.25, 0.5, 0.5 + 1.0]
-    turns = made.batch.turn_ids
+    turns = generation.batch.turn_ids
     for i in range(2):
         for turn in range(3):
-            assert torch.allclose(made.advantages[i][turns[i] == turn], wanted[i, turn].float(), atol=1e-6)
+            assert torch.allclose(generation.advantages[i][turns[i] == turn], wanted[i, turn].float(), atol=1e-6)
     assert trainer._metrics["train"]["credit/steps/shared_states"] == pytest.approx([4 / 6])
 
 
 @pytest.mark.parametrize("weight", [0.0, 2.0])
-def test_the_weight_of_states_acts(make_agent, weight):
-    given = {"environment": Calculator, "algo": GRPO, "returns": "state_groups", "state_weight": weight}
-    made = batch_of(make_agent([ANSWER, "7<eos>"], **given))
-    assert made.advantages[:, 0].tolist() == [0.5 + weight, -0.5 - weight]
+def test_the_weight_of_states_acts(play, weight):
+    trainer = play([ANSWER, "7<eos>"], environment=Calculator, returns="state_groups", state_weight=weight)
+    generation = batch_of(trainer)
+    assert generation.advantages[:, 0].tolist() == [0.5 + weight, -0.5 - weight]
 
 
 class Restored(StepCalculator):
@@ -137,8 +143,8 @@ def test_prompts_and_tools_are_those_of_trl_except_where_chains_restore(make_age
 
 def test_a_chain_that_restores_hides_what_it_uses(make_agent):
     chain = {"algo": (SPOChainConfig, SPOChainTrainer), "segmentation": "turns", "rollouts_per_state": 2}
-    said = [["<call>restore state=3</call><eos>", CALL], [ANSWER, ANSWER]]
-    trainer = make_agent(*said, environment=Restored, **chain)
+    script = [["<call>restore state=3</call><eos>", CALL], [ANSWER, ANSWER]]
+    trainer = make_agent(*script, environment=Restored, **chain)
     assert [tool.__name__ for tool in trainer.tools] == ["calc"]
     batch = trainer.engine.sample(trainer.rows).data
     texts = trainer.processing_class.batch_decode(batch[keys.COMPLETION_IDS])
@@ -169,23 +175,6 @@ class Shrinking(Counting):
         self.step_rewards = [1.0, 1.0, 1.0] if len(self.step_rewards) == 1 else [1.0]
 
 
-@pytest.mark.parametrize(
-    ("environment", "returns", "message"),
-    [
-        (Forgetful, "to_go", r"Forgetful.step_rewards has 1 values before the first turn .*empty it in reset"),
-        (NotANumber, "to_go", r"NotANumber.step_rewards is \[nan, nan\]: give finite numbers"),
-        (Shrinking, "to_go", r"Shrinking.step_rewards lost values during a rollout: only append to it"),
-        (Strange, "state_groups", r"Strange.state_key has <object .*return a string, a number, or a tuple of these"),
-    ],
-)
-def test_what_an_environment_does_wrong_names_it(make_agent, environment, returns, message):
-    trainer = make_agent(
-        [CALL, CALL], [CALL, CALL], [ANSWER, ANSWER], environment=environment, algo=GRPO, returns=returns
-    )
-    with pytest.raises((RewardError, ValueError), match=message):
-        batch_of(trainer)
-
-
 class AtTheEnd(Calculator):
     """Scores the whole conversation when it is over: a list that is only then there."""
 
@@ -201,58 +190,8 @@ class AtTheEnd(Calculator):
         self.step_rewards = []
 
 
-@pytest.mark.parametrize(
-    ("values", "wanted"),
-    [([0.5, 1.0], [(0, 0.5), (1, 1.0)]), ([0.25, 0.5, 2.0], [(0, 2.75)]), ([None, 1.0], [(1, 1.0)])],
-    ids=["per turn", "per call", "not scored"],
-)
-def test_a_list_made_at_the_end_has_a_value_per_turn_or_per_call(make_agent, values, wanted):
-    AtTheEnd.values = values
-    call = CALL if len(values) == 2 else TWO.replace("<eos>", CALL[1:])  # three calls
-    trainer = make_agent(
-        [call, call], [ANSWER, ANSWER], environment=AtTheEnd, algo=GRPO, returns="to_go", max_completion_length=200
-    )
-    assert trainer.reward_func_names == ["agent_reward", "AtTheEnd", "step_rewards"]
-    assert by_turn(batch_of(trainer)) == [wanted, wanted]
-
-
-def test_of_a_list_that_fits_neither_nothing_is_guessed(make_agent):
-    AtTheEnd.values = [1.0] * 5
-    trainer = make_agent([CALL, CALL], [ANSWER, ANSWER], environment=AtTheEnd, algo=GRPO, returns="to_go")
-    with pytest.raises(
-        RewardError, match="AtTheEnd.step_rewards has 5 values for 2 turns with 1 calls: give one value"
-    ):
-        batch_of(trainer)
-
-
-def test_an_environment_may_be_the_only_reward(make_agent):
-    with pytest.raises(ValueError, match="there is no reward"):
-        make_agent(environment=Calculator, algo=GRPO, rewards=None)
-    trainer = make_agent([CALL, ANSWER], [ANSWER], environment=Counting, algo=GRPO, rewards=None, returns="to_go")
-    assert trainer.reward_func_names == ["step_rewards"] and trainer.reward_weights.tolist() == [1.0]
-    assert batch_of(trainer).batch.rewards.tolist() == [1.0, 0.0]
-
-
-def test_a_judge_of_turns_beside_the_environment(make_agent):
-    """Two functions that score turns add up, each with its weight."""
-
-    def judge(completions, **kwargs):
-        turns = [sum(m["role"] == "assistant" for m in messages) for messages in completions]
-        return [StepRewards(range(1, n + 1), [10.0] * n, unit="turn") for n in turns]
-
-    trainer = make_agent(
-        [CALL, ANSWER],
-        [ANSWER],
-        environment=Counting,
-        algo=GRPO,
-        returns="to_go",
-        rewards=[judge],
-        reward_weights=[0.5],
-    )
-    assert by_turn(batch_of(trainer)) == [[(0, 6.0), (1, 5.0)], [(0, 5.0)]]
-
-
-# Other kinds of environments
+class Odd(AtTheEnd):
+    values = [1.0] * 5
 
 
 class NoTools:
@@ -276,35 +215,80 @@ class Scored(NoTools):
         return 1.0
 
 
-def test_a_list_that_get_reward_fills_is_read_after_it(make_agent):
-    for rewards in (None, agent_reward):
-        trainer = make_agent([ANSWER, "7<eos>"], environment=Scored, algo=GRPO, rewards=rewards, returns="to_go")
-        assert trainer.reward_func_names[-2:] == ["Scored", "step_rewards"]
-        first = 1.0 if rewards else 0.0
-        assert batch_of(trainer).batch.rewards.tolist() == [1.25 + first, 1.25]
-
-
 class Slow(Scored):
     async def get_reward(self) -> float:
         return Scored.get_reward(self)
 
 
-def test_what_an_async_get_reward_adds_too_late_is_not_lost_silently(make_agent):
-    trainer = make_agent([ANSWER, ANSWER], environment=Slow, algo=GRPO, returns="to_go")
-    with pytest.raises(RewardError, match="changed after it was read.*make get_reward a plain function"):
+@pytest.mark.parametrize(
+    ("environment", "returns", "message"),
+    [
+        (Forgetful, "to_go", r"Forgetful.step_rewards has 1 values before the first turn .*empty it in reset"),
+        (NotANumber, "to_go", r"NotANumber.step_rewards is \[nan, nan\]: give finite numbers"),
+        (Shrinking, "to_go", r"Shrinking.step_rewards lost values during a rollout: only append to it"),
+        (Strange, "state_groups", r"Strange.state_key has <object .*return a string, a number, or a tuple of these"),
+        (Odd, "to_go", r"Odd.step_rewards has 5 values for 3 turns with 2 calls: give one value"),
+        (Slow, "to_go", "changed after it was read.*make get_reward a plain function"),
+    ],
+)
+def test_what_an_environment_does_wrong_names_it(play, environment, returns, message):
+    trainer = play([CALL, CALL], [CALL, CALL], [ANSWER, ANSWER], environment=environment, returns=returns)
+    with pytest.raises((RewardError, ValueError), match=message):
         batch_of(trainer)
 
 
-def test_several_environments_of_which_some_have_rewards_and_states(make_agent):
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [([0.5, 1.0], [(0, 0.5), (1, 1.0)]), ([0.25, 0.5, 2.0], [(0, 2.75)]), ([None, 1.0], [(1, 1.0)])],
+    ids=["per turn", "per call", "not scored"],
+)
+def test_a_list_made_at_the_end_has_a_value_per_turn_or_per_call(play, values, wanted):
+    AtTheEnd.values = values
+    call = CALL if len(values) == 2 else TWO.replace("<eos>", CALL[1:])  # three calls
+    trainer = play([call, call], [ANSWER, ANSWER], environment=AtTheEnd, max_completion_length=200)
+    assert trainer.reward_func_names == ["agent_reward", "AtTheEnd", "step_rewards"]
+    assert by_turn(batch_of(trainer)) == [wanted, wanted]
+
+
+def test_an_environment_may_be_the_only_reward(play):
+    with pytest.raises(ValueError, match="there is no reward"):
+        play(environment=Calculator, rewards=None)
+    trainer = play([CALL, ANSWER], [ANSWER], environment=Counting, rewards=None)
+    assert trainer.reward_func_names == ["step_rewards"] and trainer.reward_weights.tolist() == [1.0]
+    assert batch_of(trainer).batch.rewards.tolist() == [1.0, 0.0]
+
+
+def test_a_judge_of_turns_beside_the_environment(play):
+    """Two functions that score turns add up, each with its weight."""
+
+    def judge(completions, **kwargs):
+        turns = [sum(m["role"] == "assistant" for m in messages) for messages in completions]
+        return [StepRewards(range(1, n + 1), [10.0] * n, unit="turn") for n in turns]
+
+    trainer = play([CALL, ANSWER], [ANSWER], environment=Counting, rewards=[judge], reward_weights=[0.5])
+    assert by_turn(batch_of(trainer)) == [[(0, 6.0), (1, 5.0)], [(0, 5.0)]]
+
+
+# Other kinds of environments
+
+
+def test_a_list_that_get_reward_fills_is_read_after_it(play):
+    for rewards in (None, agent_reward):
+        trainer = play([ANSWER, "7<eos>"], environment=Scored, rewards=rewards)
+        assert trainer.reward_func_names[-2:] == ["Scored", "step_rewards"]
+        first = 1.0 if rewards else 0.0
+        assert batch_of(trainer).batch.rewards.tolist() == [1.25 + first, 1.25]
+
+
+def test_several_environments_of_which_some_have_rewards_and_states(play):
     """A row's environment is by its name; the other one takes no part in rewards of steps, nor in equal states."""
     data = agent_dataset(8).map(lambda row, i: {"environment": "plain" if i % 2 else "steps"}, with_indices=True)
     factories = {"steps": Counting, "plain": Bare}
-    given = {"environment": factories, "algo": GRPO, "data": data}
-    trainer = make_agent([CALL, CALL], [ANSWER, ANSWER], returns="to_go", **given)
+    trainer = play([CALL, CALL], [ANSWER, ANSWER], environment=factories, data=data)
     trainer.rows = [{"prompt": PROMPT, "answer": "9", "environment": name} for name in factories]
-    made = batch_of(trainer)
-    assert by_turn(made) == [[(0, 1.0)], []]
-    assert made.batch.rewards_per_func[:, 1].isnan().tolist() == [False, True]
+    generation = batch_of(trainer)
+    assert by_turn(generation) == [[(0, 1.0)], []]
+    assert generation.batch.rewards_per_func[:, 1].isnan().tolist() == [False, True]
 
 
 @pytest.mark.parametrize(("key", "other"), [(1, 1.0), (True, 1), (np.int64(3), 3), ((1, "a"), (1.0, "a"))])

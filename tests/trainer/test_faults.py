@@ -1,6 +1,5 @@
 """Faults during training: rewards, processes, disks and numbers. No bad update is made, and no checkpoint is lost."""
 
-import json
 import math
 import os
 import subprocess
@@ -10,11 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from passes_helpers import Watch
-from processes import ENVIRONMENT, WORKERS, start
+from processes import ENVIRONMENT, WORKERS
 from transformers import TrainerCallback
 
 from trl_credit.loss.nonfinite import NonFinite
-from trl_credit.runs.checkpoints import last_checkpoint
 
 
 def poison(trainer, *, steps, where):
@@ -136,7 +134,7 @@ def test_too_large_a_share_of_skipped_updates_stops_the_run():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["dies", "hangs", "holds"])
+@pytest.mark.parametrize("fault", ["dies", "hangs"])
 def test_when_a_process_dies_or_hangs_the_others_stop(tmp_path, fault):
     """Without a launcher, which would end the others. A process that hangs ends by its `reward_timeout`."""
     port = str(int(os.environ["MASTER_PORT"]) + 1)  # no other test worker uses it, and the system does not hand it out
@@ -153,20 +151,11 @@ def test_when_a_process_dies_or_hangs_the_others_stop(tmp_path, fault):
     ]
     try:
         _, errors = processes[0].communicate(timeout=180)
-        _, said = processes[1].communicate(timeout=180)
+        _, of_fault = processes[1].communicate(timeout=180)
     finally:
         for process in processes:
             process.kill()
     assert processes[0].returncode not in (0, None)
-    assert processes[1].returncode == {"dies": 7, "hangs": 1, "holds": 1}[fault]
-    assert fault != "hangs" or "reward function 'reward' took longer than reward_timeout=5.0 seconds" in said
+    assert processes[1].returncode == {"dies": 7, "hangs": 1}[fault]
+    assert fault != "hangs" or "reward function 'reward' took longer than reward_timeout=5.0 seconds" in of_fault
     assert "STEP 2" not in errors and any(w in errors for w in ("onnection", "imed out", "imeout")), errors[-3000:]
-
-
-@pytest.mark.slow
-def test_a_full_disk_stops_the_run_and_keeps_the_last_checkpoint(tmp_path):
-    done = start("run_faults.py", "full", tmp_path)
-    assert done.returncode != 0 and any(w in done.stderr for w in ("File too large", "No space", "I/O error", "Error"))
-    checkpoint = last_checkpoint(tmp_path)
-    assert checkpoint == tmp_path / "checkpoint-1"
-    assert json.loads((checkpoint / "trainer_state.json").read_text())["global_step"] == 1

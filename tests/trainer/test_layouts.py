@@ -3,6 +3,7 @@
 The reference is one process. DeepSpeed runs where it is installed; CI installs it.
 """
 
+import functools
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from processes import CONFIGS, accelerate, run
 from run_layouts import CASES
+from run_layouts import run as run_case
 from safetensors.torch import load_file
 
 from trl_credit.demo import demo_model_path
@@ -18,14 +20,8 @@ from trl_credit.demo import demo_model_path
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def one_process(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("layouts")
-    run("run_layouts.py", folder / "one", 8, 1)
-    return folder / "one"
-
-
 LAYOUTS = {
+    "one": (None, 8, 1),
     "accumulation": (None, 1, 8),
     "ddp": ("cpu_2proc", 4, 1),
     "ddp_windows": ("cpu_2proc", 2, 2),  # each process sorts its own rows
@@ -35,45 +31,64 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "layout", [pytest.param(x, marks=pytest.mark.deepspeed if x.startswith("zero") else ()) for x in LAYOUTS]
-)
-def test_every_layout_of_processes_gives_one_answer(one_process, tmp_path, layout):
-    name, *sizes = LAYOUTS[layout]
-    run(*([] if name is None else accelerate(name, tmp_path)), "run_layouts.py", tmp_path, *sizes)
-    for case in CASES:
-        reference, found = (load_file(p / case / "model.safetensors") for p in (one_process, tmp_path))
-        start = sum(p.double().abs().sum().item() for p in reference.values())
-        assert start > 0 and set(reference) <= set(found)  # DeepSpeed adds the tied head
+def with_marks(*layouts: str) -> list:
+    return [pytest.param(x, marks=pytest.mark.deepspeed if "zero" in x else ()) for x in layouts]
+
+
+@pytest.fixture(scope="module")
+def of_layout(tmp_path_factory):
+    """The folder with the results of a layout, which runs once."""
+
+    @functools.cache
+    def make(layout: str) -> Path:
+        folder, (name, *sizes) = tmp_path_factory.mktemp(layout), LAYOUTS[layout]
+        if name is not None:
+            run(*accelerate(name, folder), "run_layouts.py", folder, *sizes)
+        for case in CASES if name is None else ():
+            run_case(case, folder, *sizes)
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize("layout", with_marks(*LAYOUTS)[1:])
+def test_every_layout_of_processes_gives_one_answer(of_layout, layout):
+    one, folder = of_layout("one"), of_layout(layout)
+    before = load_file(Path(demo_model_path()) / "model.safetensors")
+    for case in CASES.keys() - {"nonfinite"}:
+        reference, weights = (load_file(p / case / "model.safetensors") for p in (one, folder))
+        moved = max((before[key].float() - p.float()).abs().max().item() for key, p in reference.items())
+        assert moved > 1e-3  # a thousand times the tolerance between layouts
+        assert set(reference) <= set(weights)  # DeepSpeed adds the tied head
         for key, value in reference.items():
-            torch.testing.assert_close(found[key].float(), value.float(), rtol=0, atol=1e-6, msg=f"{case}: {key}")
-        logs = [json.loads((p / case / "rank0.json").read_text())["log"] for p in (one_process, tmp_path)]
+            torch.testing.assert_close(weights[key].float(), value.float(), rtol=0, atol=1e-6, msg=f"{case}: {key}")
+        logs = [json.loads((p / case / "rank0.json").read_text())["log"] for p in (one, folder)]
         for left, right in zip(*logs, strict=True):
             for metric in ("reward", "reward_std", "completions/mean_length", "loss", "grad_norm"):
                 assert right[metric] == pytest.approx(left[metric], rel=1e-4, abs=2e-6), (case, metric)
-        if name is not None and case == "opo":  # in some step only one process had something to train on
-            idle = [json.loads((tmp_path / case / f"rank{r}.json").read_text())["idle"] for r in range(2)]
+        if LAYOUTS[layout][0] is not None and case == "opo":  # in some step only one process had something to train on
+            idle = [json.loads((folder / case / f"rank{r}.json").read_text())["idle"] for r in range(2)]
             assert any(a != b for a, b in zip(*idle, strict=True))
 
 
-@pytest.mark.parametrize("name", ["cpu_2proc", "fsdp2", pytest.param("cpu_zero3", marks=pytest.mark.deepspeed)])
-def test_a_loss_that_is_not_finite_on_one_process_is_skipped_on_all(tmp_path, name):
-    run(*accelerate(name, tmp_path), "run_nonfinite.py", "steps", tmp_path)
+@pytest.mark.parametrize("layout", with_marks("ddp", "fsdp2", "zero3"))
+def test_a_loss_that_is_not_finite_on_one_process_is_skipped_on_all(of_layout, layout):
+    folder = of_layout(layout) / "nonfinite"
     for rank in range(2):
-        log = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        log = json.loads((folder / f"rank{rank}.json").read_text())["log"]
         assert [row["credit/skipped_updates"] for row in log] == [0.0, 1.0, 0.0, 0.0]
         assert all(row["grad_norm"] > 0 for row in log[2:])  # training continues
-    assert all(p.isfinite().all() for p in load_file(tmp_path / "model.safetensors").values())
+    assert all(p.isfinite().all() for p in load_file(folder / "model.safetensors").values())
 
 
 @pytest.mark.deepspeed
 @pytest.mark.parametrize("name", ["zero2", "cpu_zero3"])
 def test_deepspeed_looks_at_losses_once_per_window(tmp_path, name):
-    run(*accelerate(name, tmp_path), "run_nonfinite.py", "windows", tmp_path)
+    run(*accelerate(name, tmp_path), "run_nonfinite.py", tmp_path)
     for rank in range(2):
-        found = json.loads((tmp_path / f"rank{rank}.json").read_text())
+        cases = json.loads((tmp_path / f"rank{rank}.json").read_text())
         for case, window in {"clean": 4, "first": 4, "middle": 4, "last": 4, "cut": 2, "first_of_cut": 2}.items():
-            run_of = found[case]
+            run_of = cases[case]
             ends = [False, False, False, True] + [False] * (window - 1) + [True]
             assert run_of["ends"] == ends, case
             assert run_of["collectives"] == [int(is_end) for is_end in ends], case  # beside those of TRL
@@ -84,14 +99,6 @@ def test_deepspeed_looks_at_losses_once_per_window(tmp_path, name):
                 assert run_of["updates"] == 1 and run_of["as_before"], case
 
 
-@pytest.mark.parametrize("case", sorted(CASES))
-def test_the_reference_moves(one_process, case):
-    before = load_file(Path(demo_model_path()) / "model.safetensors")
-    after = load_file(one_process / case / "model.safetensors")
-    moved = max((before[name].float() - after[name].float()).abs().max().item() for name in after)
-    assert moved > 1e-3  # a thousand times the tolerance between layouts
-
-
 WATCHED = """\
 import atexit
 from torch import distributed
@@ -100,13 +107,7 @@ atexit.register(lambda: print(f"<group left: {distributed.is_initialized()}>", f
 """
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(p.stem, marks=pytest.mark.deepspeed if "zero" in p.stem else ())
-        for p in sorted(CONFIGS.glob("*.yaml"))
-    ],
-)
+@pytest.mark.parametrize("name", with_marks(*sorted(p.stem for p in CONFIGS.glob("*.yaml"))))
 def test_the_script_starts_with_every_configuration(tmp_path, name):
     """The same file with processes on CPUs, without mixed precision, on one machine.
 

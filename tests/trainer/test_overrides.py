@@ -5,8 +5,9 @@ import functools
 import pytest
 import torch
 import trl
+from conftest import sums
 
-from trl_credit import CreditConfig, CreditTrainer, STraceConfig, STraceTrainer
+from trl_credit import ALGORITHMS, CreditConfig, CreditTrainer, STraceConfig, STraceTrainer
 from trl_credit.loss import keys
 from trl_credit.rewards.steps import StepRewards
 
@@ -41,14 +42,14 @@ class Stock(trl.GRPOTrainer):
 
 def test_a_loss_that_adds_to_super_trains_as_in_trl(make_trainer):
     # a reward without signal: every micro-batch would be skipped but for the penalty
-    given = {"reward_funcs": lambda completions, **columns: [1.0] * len(completions), "eval_strategy": "steps"}
-    given |= {"trainer_kwargs": {"eval_dataset": make_trainer().train_dataset.select(range(2))}, "eval_steps": 1}
-    trained = [make_trainer(pair, **given) for pair in ((trl.GRPOConfig, Stock), (CreditConfig, Penalised))]
-    late = make_trainer("base", **given)  # set on the instance, after the trainer was made
+    settings = {"reward_funcs": lambda completions, **columns: [1.0] * len(completions), "eval_strategy": "steps"}
+    settings |= {"trainer_kwargs": {"eval_dataset": sums(64).select(range(2))}, "eval_steps": 1}
+    trained = [make_trainer(pair, **settings) for pair in ((trl.GRPOConfig, Stock), (CreditConfig, Penalised))]
+    late = make_trainer("base", **settings)  # set on the instance, after the trainer was made
     late._compute_loss = functools.partial(with_penalty(CreditTrainer._compute_loss), late)
     for trainer in (*trained, late):
         trainer.train()
-    assert not torch.equal(weights(late), weights(make_trainer("base", **given)))
+    assert not torch.equal(weights(late), weights(make_trainer("base", **settings)))
     for ours in (trained[1], late):
         assert torch.allclose(weights(trained[0]), weights(ours), atol=1e-6)
         assert sum("eval_loss" in row for row in ours.state.log_history) == 2
@@ -66,21 +67,20 @@ def never(completions, **columns):
 
 @pytest.mark.parametrize("on", ["class", "instance"])
 def test_rewards_without_super_are_the_rewards_as_in_trl(on, make_trainer):
-    found = []
+    runs = []
     for config_class, base in ((trl.GRPOConfig, trl.GRPOTrainer), (CreditConfig, CreditTrainer)):
         kind = type("Rewarded", (base,), {"_calculate_rewards": by_length} if on == "class" else {})
         trainer = make_trainer((config_class, kind), reward_funcs=never)
         if on == "instance":
             trainer._calculate_rewards = functools.partial(by_length, trainer)
         trainer.train()
-        found.append((weights(trainer), [row["rewards/never/mean"] for row in trainer.state.log_history[:-1]]))
-    assert torch.allclose(found[0][0], found[1][0], atol=1e-6) and found[0][1] == found[1][1]
+        runs.append((weights(trainer), [row["rewards/never/mean"] for row in trainer.state.log_history[:-1]]))
+    assert torch.allclose(runs[0][0], runs[1][0], atol=1e-6) and runs[0][1] == runs[1][1]
 
 
 @pytest.mark.parametrize("algo", ["ha_dw", "vine_ppo", "spo_chain", "spo_tree"])
 def test_rewards_without_super_count_wherever_responses_are_scored(algo, make_trainer):
-    config_class, base = make_trainer(algo).config_class, type(make_trainer(algo))
-    seen = []
+    (config_class, base), seen = ALGORITHMS[algo], []
 
     class Rewarded(base):
         def _calculate_rewards(self, inputs, prompts, completions, completion_ids):
@@ -122,11 +122,11 @@ def test_a_changed_reward_takes_the_place_of_its_steps(changes, make_trainer):
 
     trainer = make_trainer((CreditConfig, Changed), reward_funcs=halves, returns="to_go")
     rows = [{"prompt": "1+1=", "answer": "2"}] * 4
-    made = trainer.make_batch(rows)
-    shown = made.batch.data[keys.STEP_REWARDS]
-    assert made.batch.rewards.tolist() == [1.75 if changes else 0.75, 0.75, 0.75, 0.75]
+    generation = trainer.make_batch(rows)
+    shown = generation.batch.data[keys.STEP_REWARDS]
+    assert generation.batch.rewards.tolist() == [1.75 if changes else 0.75, 0.75, 0.75, 0.75]
     known = shown[0].nan_to_num().nonzero().flatten().tolist()
-    assert known == ([int(made.batch.data["completion_mask"][0].sum()) - 1] if changes else [0, 1])
+    assert known == ([int(generation.batch.data["completion_mask"][0].sum()) - 1] if changes else [0, 1])
     assert shown[1, :2].tolist() == [0.5, 0.25]
 
 
@@ -161,7 +161,7 @@ class Free(STraceTrainer):
 
 @pytest.mark.parametrize("settings", [{}, {"groups": "refill", "per_device_train_batch_size": 8}])
 def test_these_overrides_may_do_without_super(settings, make_trainer):
-    data = {"eval_dataset": make_trainer().train_dataset.select(range(2))}
+    data = {"eval_dataset": sums(64).select(range(2))}
     trainer = make_trainer((STraceConfig, Free), eval_strategy="steps", eval_steps=1, trainer_kwargs=data, **settings)
     trainer.train()
     assert trainer.state.global_step == 2

@@ -33,10 +33,10 @@ class Seen(CreditTrainer):
     """Keeps a copy of each micro-batch: inputs and pass of the loss, tokens of the credit function, and weights."""
 
     def _write_credit(self, loss_pass, **kwargs):
-        given = dict(loss_pass.inputs)
+        inputs = dict(loss_pass.inputs)
         super()._write_credit(loss_pass, **kwargs)
         model = copied(self.accelerator.unwrap_model(self.model))
-        self.seen = [*getattr(self, "seen", []), (given, loss_pass, loss_pass.seen[0], model)]
+        self.seen = [*getattr(self, "seen", []), (inputs, loss_pass, loss_pass.seen[0], model)]
 
 
 def build(make_trainer, model=None, **settings):
@@ -82,8 +82,11 @@ FORMS = {
     "packed": {"shared_prefix": "on"},
     "checkpointing": {"gradient_checkpointing": True},
     "lora": {"trainer_kwargs": LORA, "beta": 0.1},
-    "whole response": {"num_iterations": 2, "importance": "lambda_trace"},
-    "floor": {"advantage_floor": -0.1},  # after the bound
+    "whole response, floor after the bound": {
+        "num_iterations": 2,
+        "importance": "lambda_trace",
+        "advantage_floor": -0.1,
+    },
 }
 
 
@@ -109,11 +112,11 @@ def test_in_float64_with_a_bias_and_two_end_tokens(make_trainer, tiny_model):
         logits = torch.cat([model(part).logits for part in ids.split(4)])[:, :-1][:, -width:]
         return (logits / 1.3).log_softmax(-1).gather(-1, ids[:, -width:].unsqueeze(-1)).squeeze(-1), None, logits
 
-    trainer._probes._asked = ("eos_probs",)
-    _, _, logits, found = trainer._probes.read(forward, trainer.model, ids, torch.ones_like(ids), 9)
+    trainer._probes._names = ("eos_probs",)
+    _, _, logits, eos_probs = trainer._probes.read(forward, trainer.model, ids, torch.ones_like(ids), 9)
     expected = (logits / 1.3).softmax(-1)[..., [1, 7]].sum(-1)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
-    assert not found.requires_grad and found.dtype == torch.float64
+    torch.testing.assert_close(eos_probs, expected, rtol=1e-12, atol=0)
+    assert not eos_probs.requires_grad and eos_probs.dtype == torch.float64
 
 
 def test_no_pass_is_added_also_in_chunks(make_trainer, monkeypatch):
@@ -200,9 +203,9 @@ def test_the_drift_is_the_share_of_experts_that_differ(make_trainer, moe, form):
         old = first if i < 4 else trainer.seen[4][3]
         then, now = chosen(old, inputs), chosen(model, inputs)
         for kept, name in ((now, "experts_t"), (then, keys.OLD_EXPERTS)):
-            found = loss_pass.experts_t if name == "experts_t" else inputs[name]
+            experts = loss_pass.experts_t if name == "experts_t" else inputs[name]
             for r, t in tokens.mask_t.nonzero().tolist():
-                assert [set(layer) for layer in found[r, t].tolist()] == kept[r][t], (i, name, r, t)
+                assert [set(layer) for layer in experts[r, t].tolist()] == kept[r][t], (i, name, r, t)
         places = tokens.mask_t.nonzero().tolist()
         pairs = [pair for r, t in places for pair in zip(then[r][t], now[r][t], strict=True)]
         parts.append(sum(len(a - b) for a, b in pairs) / (2 * len(pairs)))

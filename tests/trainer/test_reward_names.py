@@ -55,10 +55,10 @@ def test_rewards_of_one_name_stay_apart_wherever_they_are_shown(make_trainer, tm
     def share_2(completions, **columns):
         return [10.0] * len(completions)
 
-    given = [share, functools.partial(share, scale=3.0), share_2, Pattern("share", 5.0)]
+    functions = [share, functools.partial(share, scale=3.0), share_2, Pattern("share", 5.0)]
     names = ["share", "share_3", "share_2", "share_4"]
     settings = {"log_completions": True, "log_credit": 1, "difficulty": "hard", "difficulty_reward": ["share_3"]}
-    trainer = make_trainer("base", reward_funcs=given, reward_range=[0.0, 3.0], max_steps=1, **settings)
+    trainer = make_trainer("base", reward_funcs=functions, reward_range=[0.0, 3.0], max_steps=1, **settings)
     trainer.train()
     row = trainer.state.log_history[0]
     means = [row[f"rewards/{name}/mean"] for name in names]

@@ -11,10 +11,11 @@ from trl_credit.credit.returns import difference_advantages, returns_to_go, to_g
 from trl_credit.loss import keys
 from trl_credit.rewards.guard import RewardError
 from trl_credit.rewards.steps import StepLedger
-from trl_credit.trainer.step_rewards import _token_counts, place_steps
+from trl_credit.trainer.step_rewards import Rollouts, _token_counts, place_steps
 
 
 SMALL = {"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 8}
+WITH_TOOLS = {**SMALL, "trainer_kwargs": {"rollout_func": tool_rollout}, "returns": "to_go", "max_steps": 1}
 
 
 def texts_of(trainer, rows):
@@ -34,8 +35,8 @@ def per_character(completions, **kwargs):
     ]
 
 
-def made(trainer):
-    """The first generation batch of a trainer."""
+def batches_of(trainer):
+    """Trains. The generation batches, each with what TRL got of it."""
     seen, make = [], trainer.make_batch
 
     def spy(inputs):
@@ -52,23 +53,23 @@ def made(trainer):
 def placed(trainer, ids, size=4):
     """Per response, by definition: the tokens before the end of each step, and its reward. Also as a table (N, K)."""
     texts = texts_of(trainer, ids)
-    found = []
+    by_response = []
     for row, text, steps in zip(ids, texts, per_character(texts), strict=True):
         lengths = [len(texts_of(trainer, [row[:k]])[0]) for k in range(len(row) + 1)]
         counts = [len(row) if end == len(text) else lengths.index(end) for end, _ in steps]
-        found.append(list(zip(counts, [x for _, x in steps], strict=True)))
+        by_response.append(list(zip(counts, [x for _, x in steps], strict=True)))
         if not steps or counts[-1] < len(row):
-            found[-1].append((len(row), 0.0))  # the rest of the response
-    rewards = torch.zeros(len(ids), max(map(len, found)), dtype=torch.float64)
-    for i, steps in enumerate(found):
+            by_response[-1].append((len(row), 0.0))  # the rest of the response
+    rewards = torch.zeros(len(ids), max(map(len, by_response)), dtype=torch.float64)
+    for i, steps in enumerate(by_response):
         rewards[i, : len(steps)] = torch.tensor([x for _, x in steps], dtype=torch.float64)
-    return found, rewards, torch.tensor([len(steps) for steps in found])
+    return by_response, rewards, torch.tensor([len(steps) for steps in by_response])
 
 
-def on_tokens(found, wanted_k, width):
+def on_tokens(by_response, wanted_k, width):
     """Advantages (N, T) from those of steps."""
-    wanted = torch.zeros(len(found), width)
-    for i, steps in enumerate(found):
+    wanted = torch.zeros(len(by_response), width)
+    for i, steps in enumerate(by_response):
         for t in range(steps[-1][0]):
             wanted[i, t] = wanted_k[i, sum(end <= t for end, _ in steps)]
     return wanted
@@ -78,15 +79,15 @@ def on_tokens(found, wanted_k, width):
 @pytest.mark.parametrize("algo", ["base", "ha_dw"])
 def test_advantages_are_the_closed_form_at_the_sampled_tokens(make_trainer, algo, baseline):
     """The tokenizer has a token per character, and special tokens without one."""
-    given = {} if algo != "ha_dw" else {"difficulty_reward": ["per_character"], "reward_range": [0.0, 4.0]}
-    settings = {"returns": "to_go", "step_gamma": 0.5, "step_baseline": baseline, "max_steps": 2, **given}
+    more = {} if algo != "ha_dw" else {"difficulty_reward": ["per_character"], "reward_range": [0.0, 4.0]}
+    settings = {"returns": "to_go", "step_gamma": 0.5, "step_baseline": baseline, **more}
     trainer = make_trainer(algo, reward_funcs=per_character, **SMALL, **settings)
-    for batch, data in made(trainer):
-        found, rewards, steps = placed(trainer, batch.batch.completion_ids)
+    for batch, data in batches_of(trainer):
+        places, rewards, steps = placed(trainer, batch.batch.completion_ids)
         own = returns_to_go(rewards, gamma=0.5, steps=steps)
         wanted_k = to_go_advantages(own, baseline=baseline, num_generations=4, steps=steps)
         assert batch.batch.rewards.tolist() == pytest.approx(rewards.sum(-1).tolist(), abs=1e-6)
-        wanted = on_tokens(found, wanted_k, data[keys.COMPLETION_IDS].size(1))
+        wanted = on_tokens(places, wanted_k, data[keys.COMPLETION_IDS].size(1))
         assert torch.allclose(batch.advantages, wanted, atol=1e-5)
         assert (batch.credited == ((wanted != 0) & data[keys.COMPLETION_MASK].bool()).any(-1)).all()
     log = trainer.state.log_history
@@ -95,15 +96,15 @@ def test_advantages_are_the_closed_form_at_the_sampled_tokens(make_trainer, algo
 
 def test_differences_of_scores(make_trainer):
     trainer = make_trainer(reward_funcs=per_character, returns="difference", max_steps=1, **SMALL)
-    (batch, data), *_ = made(trainer)
+    (batch, data), *_ = batches_of(trainer)
     ids = batch.batch.completion_ids
     scored = per_character(texts_of(trainer, ids))
-    found, values, _ = placed(trainer, ids)
+    places, values, _ = placed(trainer, ids)
     steps = torch.tensor([len(x) for x in scored])
     assert batch.batch.rewards.nan_to_num(nan=-1.0).tolist() == pytest.approx([x[-1][1] if x else -1 for x in scored])
     none = torch.full((8,), torch.nan)
     wanted = difference_advantages(values, first=none, num_generations=4, steps=steps)
-    assert torch.allclose(batch.advantages, on_tokens(found, wanted, data[keys.COMPLETION_IDS].size(1)), atol=1e-5)
+    assert torch.allclose(batch.advantages, on_tokens(places, wanted, data[keys.COMPLETION_IDS].size(1)), atol=1e-5)
 
 
 # Conversations with tools
@@ -119,9 +120,7 @@ def turn_values(prompts, completions, completion_ids, **kwargs):
 
 def test_turns_and_tools(make_trainer):
     """Rows of the rollout: turns of two tokens around two tokens of a tool, and of four tokens without."""
-    given = {"trainer_kwargs": {"rollout_func": tool_rollout}, "returns": "to_go", "max_steps": 1}
-    trainer = make_trainer("s_trace", reward_funcs=turn_values, **SMALL, **given)
-    (batch, data), *_ = made(trainer)
+    ((batch, data),) = batches_of(make_trainer("s_trace", reward_funcs=turn_values, **WITH_TOOLS))
     rewards = torch.tensor([[i + 1.0, 10.0 * (i + 1) if i % 2 == 0 else 0.0] for i in range(8)], dtype=torch.float64)
     steps = torch.tensor([2, 1] * 4)
     wanted = to_go_advantages(returns_to_go(rewards, gamma=1.0, steps=steps), num_generations=4, steps=steps)
@@ -139,8 +138,7 @@ def test_steps_that_end_in_a_tools_result_belong_to_the_turn_before(make_trainer
     def mine(completions, **kwargs):
         return [StepRewards([3 if i % 2 == 0 else 2], [1.0], unit="token") for i in range(len(completions))]
 
-    given = {"trainer_kwargs": {"rollout_func": tool_rollout}, "returns": "to_go", "max_steps": 1}
-    (_, data), *_ = made(make_trainer(reward_funcs=mine, **SMALL, **given))
+    ((_, data),) = batches_of(make_trainer(reward_funcs=mine, **WITH_TOOLS))
     shown = data[keys.STEP_REWARDS].nan_to_num(nan=0.0)
     assert shown[0].tolist()[:6] == [0, 1, 0, 0, 0, 0] and shown[1].tolist()[:4] == [0, 1, 0, 0]
 
@@ -151,8 +149,7 @@ def test_a_value_per_token_leaves_tools_out(make_trainer):
     def mine(completions, completion_ids, **kwargs):
         return [[float(k + i) for k in range(len(ids))] for i, ids in enumerate(completion_ids)]
 
-    given = {"trainer_kwargs": {"rollout_func": tool_rollout}, "returns": "to_go", "step_gamma": 0.5, "max_steps": 1}
-    (batch, _), *_ = made(make_trainer(reward_funcs=mine, **SMALL, **given))
+    ((batch, _),) = batches_of(make_trainer(reward_funcs=mine, step_gamma=0.5, **WITH_TOOLS))
     assert batch.batch.rewards.tolist() == [(0 + 1 + 4 + 5 + 4 * i) if i % 2 == 0 else (6 + 4 * i) for i in range(8)]
     values = [[0, 1, 4, 5] if i % 2 == 0 else [0, 1, 2, 3] for i in range(8)]
     rewards = torch.tensor([[x + i for x in row] for i, row in enumerate(values)], dtype=torch.float64)
@@ -168,16 +165,14 @@ def test_steps_after_a_truncated_response_keep_their_reward(make_trainer):
     """An environment went on after the text was cut: the reward stays, at the last token, and is counted."""
 
     def cut(prompts, trainer):
-        found = tool_rollout(prompts, trainer)
-        ids = [[*x[:-1], 7] for x in found["completion_ids"]]  # no end of sequence
-        return found | {"completion_ids": ids}
+        rollout = tool_rollout(prompts, trainer)
+        return rollout | {"completion_ids": [[*x[:-1], 7] for x in rollout["completion_ids"]]}  # no end of sequence
 
     def mine(completions, **kwargs):
         return [StepRewards([1, 4], [float(i), 100.0], unit="turn") for i in range(len(completions))]
 
-    given = {"trainer_kwargs": {"rollout_func": cut}, "returns": "to_go", "max_steps": 1}
-    trainer = make_trainer(reward_funcs=mine, **SMALL, **given)
-    (batch, data), *_ = made(trainer)
+    trainer = make_trainer(reward_funcs=mine, **WITH_TOOLS | {"trainer_kwargs": {"rollout_func": cut}})
+    ((batch, data),) = batches_of(trainer)
     assert batch.batch.rewards.tolist() == [100.0 + i for i in range(8)]
     shown = data[keys.STEP_REWARDS].nan_to_num(nan=0.0)
     assert shown[2, 1] == 2.0 and shown[2, 5] == 100.0 and shown[1, 3] == 101.0
@@ -189,16 +184,15 @@ def test_steps_after_a_truncated_response_keep_their_reward(make_trainer):
 
 def test_chains_add_the_advantages_of_their_segments(make_trainer):
     """At γ = 1 and equal seeds the same responses are sampled, so the two parts can be subtracted."""
-    given = {"rollouts_per_state": 2, "segmentation": "fixed_length", "segment_length": 3, "max_steps": 1}
-    found = []
-    for returns in ("outcome", "to_go"):
-        trainer = make_trainer("spo_chain", reward_funcs=per_character, returns=returns, seed=3, **SMALL, **given)
-        found.append(made(trainer)[0])
-    assert torch.equal(found[0][1][keys.COMPLETION_IDS], found[1][1][keys.COMPLETION_IDS])
-    alone = make_trainer(reward_funcs=per_character, returns="to_go", seed=3, max_steps=1, **SMALL)
-    (plain, data), *_ = made(alone)
-    assert torch.equal(data[keys.COMPLETION_IDS], found[0][1][keys.COMPLETION_IDS])
-    assert torch.allclose(found[1][0].advantages, found[0][0].advantages + plain.advantages, atol=1e-5)
+    chain = {"rollouts_per_state": 2, "segmentation": "fixed_length", "segment_length": 3}
+    batches = []
+    for algo, returns, more in (("spo_chain", "outcome", chain), ("spo_chain", "to_go", chain), ("base", "to_go", {})):
+        settings = {"returns": returns, "seed": 3, "max_steps": 1, **SMALL, **more}
+        batches += batches_of(make_trainer(algo, reward_funcs=per_character, **settings))
+    segments, both, plain = (batch.advantages for batch, _ in batches)
+    assert torch.allclose(both, segments + plain, atol=1e-5)
+    first, *others = (data[keys.COMPLETION_IDS] for _, data in batches)
+    assert all(torch.equal(ids, first) for ids in others)
 
 
 def at_different_places(prompts, completions, **kwargs):
@@ -216,11 +210,10 @@ def long_enough(prompts, trainer):
 
 @pytest.mark.parametrize("groups", ["keep", "replace", "refill"])
 def test_groups_with_equal_sums_have_signal_by_their_advantages(make_trainer, groups):
-    given = {"trainer_kwargs": {"rollout_func": long_enough}, "returns": "to_go", "groups": groups, "max_steps": 2}
-    given |= {"step_baseline": "response"}
-    given |= {"group_signal": "advantage"} if groups != "keep" else {}
-    trainer = make_trainer(reward_funcs=at_different_places, **SMALL, **given)
-    for batch, data in made(trainer):
+    settings = WITH_TOOLS | {"trainer_kwargs": {"rollout_func": long_enough}, "max_steps": 2}
+    settings |= {"group_signal": "advantage"} if groups != "keep" else {}
+    trainer = make_trainer(reward_funcs=at_different_places, groups=groups, step_baseline="response", **settings)
+    for batch, data in batches_of(trainer):
         assert batch.credited.all() and keys.RETURNS not in data
         # R = 1 before the reward, 0 after it; leave-one-out of whole returns is 1
         first, second = batch.advantages[0].tolist(), batch.advantages[1].tolist()
@@ -248,10 +241,10 @@ def byte_level():
 def test_ends_in_characters_are_the_tokens_that_complete_them(byte_level, text):
     ids = [*byte_level(text)["input_ids"], byte_level.eos_token_id]
     ends = [*range(1, len(text) + 1)]
-    found = _token_counts(ends, "char", text, ids, torch.ones(len(ids)), byte_level)
-    assert found == sorted(found) and len(found) == len(ends)
-    assert found[-1] == len(ids)  # with the end of sequence, which has no text
-    for end, count in zip(ends[:-1], found[:-1], strict=True):
+    counts = _token_counts(ends, text, ids, byte_level)
+    assert counts == sorted(counts) and len(counts) == len(ends)
+    assert counts[-1] == len(ids)  # with the end of sequence, which has no text
+    for end, count in zip(ends[:-1], counts[:-1], strict=True):
         whole = byte_level.decode(ids[:count], skip_special_tokens=True)
         before = byte_level.decode(ids[: count - 1], skip_special_tokens=True)
         assert whole.startswith(text[:end]) and not before.startswith(text[:end])
@@ -260,8 +253,8 @@ def test_ends_in_characters_are_the_tokens_that_complete_them(byte_level, text):
 def test_the_content_of_one_message_is_found_in_the_decoded_text(byte_level):
     ids = byte_level("<think> the answer is 12")["input_ids"]
     message = [{"role": "assistant", "content": "the answer is 12"}]
-    found = _token_counts([3, 16], "char", message, ids, torch.ones(len(ids)), byte_level)
-    assert byte_level.decode(ids[: found[0]]).startswith("<think> the") and found[1] == len(ids)
+    counts = _token_counts([3, 16], message, ids, byte_level)
+    assert byte_level.decode(ids[: counts[0]]).startswith("<think> the") and counts[1] == len(ids)
 
 
 @pytest.mark.parametrize(
@@ -277,8 +270,7 @@ def test_the_content_of_one_message_is_found_in_the_decoded_text(byte_level):
     ],
 )
 def test_steps_that_have_no_place_in_a_response_name_the_function(byte_level, steps, completion):
-    response = {"completions": [completion], "completion_ids": [byte_level("11 answer")["input_ids"]]}
+    ids = byte_level("11 answer")["input_ids"]
+    batch = Rollouts([{}], ["?"], [completion], [ids], [[1] * len(ids)])
     with pytest.raises(RewardError, match="^reward function 'mine' returned .*step"):
-        place_steps(
-            [steps], StepLedger(), name="mine", prompts=["?"], truncated=[False], tokenizer=byte_level, **response
-        )
+        place_steps([steps], StepLedger(), batch, [False], name="mine", tokenizer=byte_level)

@@ -18,7 +18,7 @@ from weight_helpers import check_finite, moved, weights
 import trl_credit
 
 
-NAMES = ["clip_cov", "fipo", "gspo_token", "ha_dw", "kl_cov", "s_trace", "spo_chain", "spo_tree"]
+NAMES = ["gspo_token", "kl_cov", "s_trace", "spo_chain", "spo_tree"]
 
 
 @pytest.mark.slow
@@ -93,9 +93,9 @@ CHAT = (
 )
 
 
-@pytest.fixture(scope="module")
-def vision(tmp_path_factory):
-    """Folder of a random Llava of two layers each, and its processor."""
+@pytest.mark.slow
+def test_images_go_with_their_rows(tmp_path):
+    """A random Llava of two layers each, eight prompts with images."""
     tokenizer = make_tokenizer(CHARACTERS)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     size = {"height": 16, "width": 16}
@@ -110,42 +110,23 @@ def vision(tmp_path_factory):
     )
     model = tiny_llava(tokenizer, image_token="<image>", image_size=16)
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = 1, 0
-    folder = str(tmp_path_factory.mktemp("vision"))
-    model.save_pretrained(folder)
-    return folder, processor
+    model.save_pretrained(tmp_path / "model")
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
+    texts = [f"{i}+1" if i % 2 else f"{i}+1234567" for i in range(8)]
+    prompts = [[{"role": "user", "content": text}] for text in texts]
+    data = Dataset.from_dict({"prompt": prompts, "image": [Image.fromarray(image) for image in pixels]})
 
-
-@pytest.fixture
-def see(vision, tmp_path):
-    """A trainer of eight prompts with images, and its settings."""
-
-    def build(texts, reward, **settings):
-        folder, processor = vision
-        pixels = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), dtype=np.uint8)
-        rows = [
-            {"prompt": [{"role": "user", "content": text}], "image": Image.fromarray(image)}
-            for text, image in zip(texts, pixels, strict=True)
-        ]
-        quiet = {"report_to": "none", "save_strategy": "no", "disable_tqdm": True, "output_dir": str(tmp_path)}
-        args = trl_credit.CreditConfig(**{**quiet, **settings})
-        data = Dataset.from_list(rows)
-        return trl_credit.CreditTrainer(folder, reward, args, train_dataset=data, processing_class=processor)
-
-    return build
-
-
-@pytest.mark.slow
-def test_images_go_with_their_rows(see, tmp_path):
     def lengths(completions, **kwargs):
         return [len(c[0]["content"]) % 7 / 7 for c in completions]
 
-    sizes = {"max_steps": 1, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "beta": 0.1}
-    sampling = {"num_generations": 2, "max_completion_length": 12, "temperature": 2.0}
+    settings = {"max_steps": 1, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "beta": 0.1}
+    settings |= {"num_generations": 2, "max_completion_length": 12, "temperature": 2.0}
+    settings |= {"report_to": "none", "save_strategy": "no", "disable_tqdm": True}
     seen = []
     for length_sort in ("off", "auto"):
-        texts = [f"{i}+1" if i % 2 else f"{i}+1234567" for i in range(8)]
-        settings = {"output_dir": str(tmp_path / length_sort), "length_sort": length_sort, **sizes, **sampling}
-        trainer = see(texts, lengths, **settings)
+        args = trl_credit.CreditConfig(str(tmp_path / length_sort), length_sort=length_sort, **settings)
+        own = {"train_dataset": data, "processing_class": processor}
+        trainer = trl_credit.CreditTrainer(str(tmp_path / "model"), lengths, args, **own)
         seen.append(Watch(trainer))
         before = weights(trainer)
         trainer.train()

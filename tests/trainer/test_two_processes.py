@@ -1,8 +1,10 @@
-"""Two real processes (gloo): both make every collective call, and agree on all shared values."""
+"""Two real processes (gloo): both make every collective call, and agree on all shared values. They start once."""
 
 import json
 
 import pytest
+import run_agent
+import trl
 from processes import TORCHRUN, results, run
 from warm_start import work_out
 
@@ -13,23 +15,31 @@ pytestmark = pytest.mark.slow
 SHARED = ("collectives", "num_items", "rewards", "parameters", "buffer", "belief", "rates")
 
 
-def cases_of(part: str, folder) -> dict[str, list[dict]]:
-    """What both processes hold, by case. What they share must be equal."""
-    found = results(run(*TORCHRUN, "run_two_processes.py", part, folder))
-    cases = {result["case"]: [r for r in found if r["case"] == result["case"]] for result in found}
-    for case, (left, right) in cases.items():
-        assert [left[name] for name in SHARED] == [right[name] for name in SHARED], case
-    return cases
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("two")
+
+
+@pytest.fixture(scope="module")
+def parts(folder) -> dict[str, dict[str, list[dict]]]:
+    """What both processes hold, by part and case. What they share must be equal."""
+    parts: dict = {}
+    for result in results(run(*TORCHRUN, "run_two_processes.py", folder)):
+        parts.setdefault(result["part"], {}).setdefault(result["case"], []).append(result)
+    for cases in parts.values():
+        for case, (left, right) in cases.items():
+            assert [left.get(name) for name in SHARED] == [right.get(name) for name in SHARED], case
+    return parts
 
 
 def added(left: list[float], right: list[float]) -> list[float]:
     return [a + b for a, b in zip(left, right, strict=True)]
 
 
-def test_two_processes_agree(tmp_path):
-    left, right = cases_of("responses", tmp_path)["trace"]
+def test_two_processes_agree(parts):
+    left, right = parts["responses"]["trace"]
     assert left["belief"]["accuracies"] == pytest.approx([sum(x) / len(x) for x in left["rewards"]])
-    kept = [[sum(rows) for rows in found["kept"]] for found in (left, right)]
+    kept = [[sum(rows) for rows in result["kept"]] for result in (left, right)]
     assert kept[0] != kept[1]  # so that the next line proves something
     assert added(*kept) == left["num_items"]
     for mine, other, rewards in zip(left["advantages"], right["advantages"], left["rewards"], strict=True):
@@ -41,8 +51,8 @@ def test_two_processes_agree(tmp_path):
                 assert signs[g : g + 4] == [1 if r else -1 for r in group]
 
 
-def test_segments_on_two_processes(tmp_path):
-    cases = cases_of("segments", tmp_path)
+def test_segments_on_two_processes(parts):
+    cases = parts["segments"]
     assert set(cases) == {"chain", "prompts", "tree", "paths", "idle", "nothing"}
     for case, (left, right) in cases.items():
         assert left["log"][0]["reward"] == pytest.approx(sum(left["rewards"][0]) / len(left["rewards"][0]))
@@ -68,23 +78,23 @@ def test_segments_on_two_processes(tmp_path):
     assert cases["tree"][0]["log"][0]["credit/nodes"] == 3 * (3 + 6)
 
 
-def test_skipped_passes_on_two_processes(tmp_path):
-    found = results(run(*TORCHRUN, "run_two_processes.py", "skip", tmp_path))
-    off, auto = ([r for r in found if r["skip"] == skip] for skip in ("off", "auto"))
+def test_skipped_passes_on_two_processes(parts):
+    off, auto = parts["skip"]["off"], parts["skip"]["auto"]
     assert auto[0]["passes"] == auto[1]["passes"] and off[0]["passes"] == [2] * 8
     assert auto[0]["passes"][:4] == [2, 2, 0, 0] and sum(auto[0]["passes"][4:]) < 8
     assert all(passes > 0 for passes in auto[0]["passes"][4:6])  # one process has a signal there
     assert [1 - passes / 2 for passes in auto[0]["passes"]] == auto[0]["shares"]
-    assert len({json.dumps(r["parameters"]) for r in found}) == 1  # after every step, to the last bit
+    assert len({json.dumps(r["parameters"]) for r in off + auto}) == 1  # after every step, to the last bit
 
 
-def test_a_rollout_log_of_two_processes(tmp_path):
-    found = results(run(*TORCHRUN, "run_two_processes.py", "log", tmp_path))
-    assert len(found) == 8 and len({r["parameters"] for r in found}) == 1  # to the last bit, whatever breaks
-    assert {r["case"]: r["off"] for r in found} == {"without": True, "whole": False, "broken": True, "full": True}
-    found = {step: read_shard(path) for step, path in steps(tmp_path / "whole")}
-    assert {step: shard.header["steps"] for step, shard in found.items()} == {1: [1, 2], 3: [3, 4]}
-    for shard in found.values():
+def test_a_rollout_log_of_two_processes(parts, folder):
+    cases = parts["log"]
+    assert len({r["parameters"] for pair in cases.values() for r in pair}) == 1  # to the last bit, whatever breaks
+    off = {case: pair[0]["off"] and pair[1]["off"] for case, pair in cases.items()}
+    assert off == {"without": True, "whole": False, "broken": True, "full": True}
+    shards = {step: read_shard(path) for step, path in steps(folder / "whole")}
+    assert {step: shard.header["steps"] for step, shard in shards.items()} == {1: [1, 2], 3: [3, 4]}
+    for shard in shards.values():
         places = [(row["group"], row["index"]) for row in shard.responses]
         assert places == [(g, i) for g in range(3) for i in range(4)]
         for g in range(0, 12, 4):
@@ -96,12 +106,12 @@ def test_a_rollout_log_of_two_processes(tmp_path):
                 assert {(a > 0) - (a < 0) for a in row["advantages"]} == {
                     (row["reward"] > mean) - (row["reward"] < mean)
                 }
-    assert any(any(row["credit"]) for shard in found.values() for row in shard.responses)
-    assert not steps(tmp_path / "broken") and not steps(tmp_path / "full")
+    assert any(any(row["credit"]) for shard in shards.values() for row in shard.responses)
+    assert not steps(folder / "broken") and not steps(folder / "full")
 
 
-def test_groups_on_two_processes(tmp_path):
-    cases = cases_of("groups", tmp_path)
+def test_groups_on_two_processes(parts):
+    cases = parts["groups"]
     assert len(cases) == 7
     for case, (left, right) in cases.items():
         assert {len(rows) for rows in left["kept"] + right["kept"]} == {6}
@@ -122,14 +132,15 @@ def test_groups_on_two_processes(tmp_path):
                     assert len(set(rewards[g : g + 4])) > 1
 
 
-def test_an_agent_on_two_processes_has_the_advantages_of_one(tmp_path):
+def test_an_agent_on_two_processes_has_the_advantages_of_one(parts, tmp_path, monkeypatch, capsys):
     """A group on both processes has the baselines, equal states and values of one process."""
-    found = results(run(*TORCHRUN, "run_agent.py", "6", tmp_path / "two"))
-    alone = {result["case"]: result for result in results(run("run_agent.py", "12", tmp_path / "one"))}
-    assert len(alone) == 5 and len(found) == 10
+    monkeypatch.setattr(trl.GRPOTrainer, "_generate_single_turn", None)  # which the script of responses replaces
+    run_agent.main("12", tmp_path)
+    alone = {result["case"]: result for result in results(capsys.readouterr().out)}
+    cases = parts["agent"]
+    assert len(alone) == len(cases) == 5
     for case, whole in alone.items():
-        left, right = (r for r in found if r["case"] == case)
-        assert left["collectives"] == right["collectives"] and left["parameters"] == right["parameters"], case
+        left, right = cases[case]
         for step, rewards in enumerate(whole["rewards"]):
             assert left["rewards"][step] == right["rewards"][step] == rewards, case
             both = left["advantages"][step] + right["advantages"][step]

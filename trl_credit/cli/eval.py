@@ -20,7 +20,7 @@ Evaluates models: pass@k, best@k, avg@k and maj@k with 95 % intervals, as a tabl
   trl-credit eval                                    the embedded model on the embedded task, no GPU needed
   trl-credit eval --models Qwen/Qwen3-1.7B --protocol s_trace --backend vllm      by the protocol of a paper
   trl-credit eval runs/a                             a run as it was trained, on problems that it did not train on
-  trl-credit eval runs/a runs/b --protocol s_trace   is the difference real? Interval, p-value, samples needed
+  trl-credit eval runs/a runs/b --protocol s_trace   is the difference real? Interval, p-value, problems needed
   trl-credit eval a/evaluation b/evaluation          the same from stored samples: no model is loaded
 
 The same command resumes an interrupted evaluation."""
@@ -65,14 +65,12 @@ def _parse(argv: list[str]) -> Namespace:
 
     parser = OneLineParser(prog=" ".join(PROGRAM), description=_HELP)
     add = parser.add_argument
-    compared = "runs, models or folders of evaluations, before all flags; each is compared with the first, by problem"
-    add("compared", nargs="*", metavar="MODEL", help=compared)
+    add("compared", nargs="*", metavar="MODEL", help="runs, models or evaluations, each compared with the first")
     add("--models", nargs="+", help="folders or Hub names; 'demo' is the embedded model (default)")
     add("--revision", help="branch, tag or commit of models on the Hub")
     add("--trust_remote_code", action="store_true", help="run code that comes with a model")
     add("--trust_run", action="store_true", help="import the reward function that the folder of a run names")
-    protocols = f"of {', '.join(PROTOCOLS)}, custom (default: as trained; demo demo_greedy for the embedded model)"
-    add("--protocol", nargs="+", help=protocols)
+    add("--protocol", nargs="+", help=f"of {', '.join(PROTOCOLS)}, custom (default: as trained)")
     add("--sets", nargs="+", help="sets by name, or files (default: all sets of the protocol)")
     add("--data_dir", help="folder with the sets as files, for machines without a network")
     add("--prompt_style", help="a name as for training, or text with {problem} (default: that of the run, else boxed)")
@@ -90,8 +88,7 @@ def _parse(argv: list[str]) -> Namespace:
     add("--tensor_parallel_size", type=int, help="GPUs of the vLLM engine (default: 1)")
     add("--gpu_memory_utilization", type=float, help="share of a GPU's memory for vLLM (default: 0.9)")
 
-    changes = "changes to the protocol, or to the decoding of the run (--protocol custom needs the first three)"
-    add = parser.add_argument_group(changes).add_argument
+    add = parser.add_argument_group("changes (--protocol custom needs the first three)").add_argument
     add("--samples", type=int, help="responses per problem")
     add("--temperature", type=float, help="0 is greedy")
     add("--max_new_tokens", type=int, help="maximum tokens of a response")
@@ -135,9 +132,9 @@ def _run(args: Namespace) -> None:
         raise ValueError(f"--models needs a --protocol: one or more of {', '.join(PROTOCOLS)}, custom")
     task = {name: getattr(args, name) for name in _TASK}
     task["changes"] = {name: getattr(args, name) for name in _CHANGES}
+    engine = {name: value for name in _ENGINE if (value := getattr(args, name)) is not None}
     options = {name: getattr(args, name) for name in _OPTIONS} | task
-    options |= {"protocols": args.protocol, "progress": not args.quiet}
-    options["engine_kwargs"] = {name: value for name in _ENGINE if (value := getattr(args, name)) is not None}
+    options |= {"protocols": args.protocol, "progress": not args.quiet, "engine_kwargs": engine}
     if sampled and args.protocol is None:
         as_trained, description = plan_as_trained(sampled, trust_run=args.trust_run, **task)
         print(description)

@@ -1,18 +1,16 @@
 """Shows the credit that every algorithm would give to the tokens of the same responses.
 
-  trl-credit explain runs/s_trace                                  its log, or responses sampled from its model
+  trl-credit explain runs/s_trace                                  the last step of its rollout log
   trl-credit explain rollouts.jsonl --model Qwen/Qwen3-1.7B        your own responses, or those of verifiers
 
 Each row of your own JSONL file has prompt, completion and reward. It can have logprobs and entropy too, in nats, one
-per token. --model computes them if they are missing. A run without a rollout log (--log_credit) gets a few responses
-sampled from its model. `trl-credit example verifiers_rollouts` copies a script that makes such rows of what the library
-verifiers saved. The command prints a table and writes an HTML page.
+per token. --model computes them if they are missing. `trl-credit example verifiers_rollouts` copies a script that makes
+such rows of what the library verifiers saved. The command prints a table and writes an HTML page.
 """
 
-import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..settings.parser import OneLineParser, typed_fields
 from ..support.errors import choose
@@ -29,15 +27,6 @@ if TYPE_CHECKING:
     from ..observe.schema import Shard
 
 
-class Rollouts(NamedTuple):
-    """Responses, whose header has their sampling temperature, the model if one was loaded, and notes for the reader."""
-
-    shard: "Shard"
-    model: "PreTrainedModel | None"
-    tokenizer: "PreTrainedTokenizerBase | None"
-    notes: list[str]
-
-
 def main(argv: list[str]) -> int:
     """Runs the command and returns the exit code 0. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
     quiet_start()
@@ -45,12 +34,10 @@ def main(argv: list[str]) -> int:
     source = Path(args.rollouts)
     output = source / "explain.html" if source.is_dir() else source.with_suffix(".explain.html")
     output = check_output(args.output or output)
-    from ..observe.schema import steps
     from ..presets import PRESETS
     from ..rewards import resolve_reward
 
-    must_sample = args.step is None and source.is_dir() and not steps(source)
-    if args.reward is not None and args.model is None and not must_sample:
+    if args.reward is not None and args.model is None:
         raise ValueError("--reward scores the continuations of a model: give --model")
     if unknown := [name for name in args.algo or () if name not in PRESETS]:
         raise ValueError(f"--algo {unknown[0]!r} is not known{choose(unknown[0], PRESETS)}")
@@ -60,11 +47,12 @@ def main(argv: list[str]) -> int:
     settings = {"output_dir": str(output.parent), "report_to": "none", "seed": args.seed}
     configs = {PRESETS[key].name: (PRESETS[key].config(**settings), key) for key in args.algo or PRESETS}
     configs |= {name: (config, None) for name, config in (_custom(text, settings) for text in args.credit)}
-    rollouts = _sampled(args, source, output) if must_sample else _read(args, source)
-    explained, left_out = _explained(args, rollouts, configs)
+    shard, model, tokenizer = _read(args, source)
+    explained, left_out = _explained(args, configs, shard, model, tokenizer)
     if not explained:
-        raise ValueError(next(f"{name}: {reason}" for name, reason in left_out.items()))
-    notes = [*rollouts.notes, *(f"{name} is left out: {reason.rstrip('.')}." for name, reason in left_out.items())]
+        raise ValueError(": ".join(next(iter(left_out.items()))))
+    notes = [shard.header["note"]] if shard.header.get("note") else []
+    notes += [f"{name} is left out: {reason.rstrip('.')}." for name, reason in left_out.items()]
     if not any(any(response.get("credit") or ()) for one in explained for response in one.shard.responses):
         notes.insert(0, "No algorithm gives credit: the responses to each prompt have the same reward.")
     _show(output, f"{source}, by algorithm", explained, notes)
@@ -82,9 +70,9 @@ def _parse(argv: list[str]) -> Namespace:
     add("--model", help="computes log-probabilities and entropies that are missing")
     add("--tokenizer", metavar="MODEL", help="folder or id of a model, for a file without the texts of its tokens")
     add("--temperature", type=float, help="sampling temperature, for --model (default: that of the rollouts, or 1)")
-    scores = "scores responses of a run without a log; with --model, continuations for SPO-chain and VinePPO"
+    scores = "with --model: scores the continuations that SPO-chain and VinePPO sample"
     add("--reward", metavar="FILE.py:FUNCTION", help=scores)
-    add("--trust_run", action="store_true", help="run code that the folder of a run names or that comes with a model")
+    add("--trust_run", action="store_true", help="run code that comes with a model")
     add("--seed", type=int, default=42, help="seed of random selectors and continuations (default: 42)")
     add("--output", metavar="FILE.html", help="default: explain.html in the run's folder, or ROLLOUTS.explain.html")
     args = parser.parse_args(argv)
@@ -112,8 +100,9 @@ def _custom(text: str, settings: dict[str, Any]) -> tuple[str, "CreditConfig"]:
     return f"{function_label(config.custom_function('credit'))} on {shown}", config
 
 
-def _read(args: Namespace, source: Path) -> Rollouts:
-    """The responses of a log or a file, with what a model computes of them."""
+def _read(args: Namespace, source: Path) -> tuple["Shard", "PreTrainedModel | None", "PreTrainedTokenizerBase | None"]:
+    """The responses of a log or a file, with what a model computes of them; the model and its tokenizer if one is
+    named."""
     from ..lab.explain import read_rollouts
     from ..lab.explain.measure import load, measured
     from ..lab.rollout_files import with_texts
@@ -128,26 +117,7 @@ def _read(args: Namespace, source: Path) -> Rollouts:
     if _lacks(shard, "trainer_logprobs", "old_logprobs") or _lacks(shard, "tokens"):
         fix = "give --model, or --tokenizer if it has token_ids"
         raise ValueError(f"{source} lacks log-probabilities, or the texts of its tokens: {fix}")
-    return Rollouts(shard, model, tokenizer, list(filter(None, [shard.header.get("note")])))
-
-
-def _sampled(args: Namespace, folder: Path, output: Path) -> Rollouts:
-    """Responses that the model of a run without a log samples now. They are kept beside the page."""
-    from ..lab.explain.measure import load
-    from ..lab.explain.rollouts import check_rollouts
-    from ..lab.explain.sampling import PROMPTS, RESPONSES, sampled
-    from ..observe.schema import write_shard
-
-    what = f"{PROMPTS} prompts × {RESPONSES} responses from {args.model or 'its model'}"
-    print(f"{folder} has no rollout log: samples {what}", file=sys.stderr)
-    model, tokenizer = load(args.model or str(folder), trust_remote_code=args.trust_run)
-    options = {"reward": args.reward, "temperature": args.temperature, "trust_run": args.trust_run}
-    shard = sampled(folder, model, tokenizer, **options)
-    check_rollouts(shard, folder)
-    kept = output.with_suffix(".jsonl")
-    write_shard(kept, shard)
-    note = f"{folder} has no rollout log: sampled {what}, kept in {kept.name}."
-    return Rollouts(shard, model, tokenizer, [note])
+    return shard, model, tokenizer
 
 
 def _lacks(shard: "Shard", *names: str) -> bool:
@@ -156,7 +126,11 @@ def _lacks(shard: "Shard", *names: str) -> bool:
 
 
 def _explained(
-    args: Namespace, rollouts: Rollouts, configs: dict[str, tuple["CreditConfig", str | None]]
+    args: Namespace,
+    configs: dict[str, tuple["CreditConfig", str | None]],
+    shard: "Shard",
+    model: "PreTrainedModel | None",
+    tokenizer: "PreTrainedTokenizerBase | None",
 ) -> tuple[list["Explained"], dict[str, str]]:
     """The credit by algorithm or custom function, and by name the reasons why some are left out. `configs` has the
     configuration and the preset of each, `None` for custom credit."""
@@ -167,7 +141,7 @@ def _explained(
     from ..rewards import resolve_reward
     from ..support.functions import FunctionRaised
 
-    explained = list(filter(None, [as_trained(rollouts.shard)]))
+    explained = list(filter(None, [as_trained(shard)]))
     left_out: dict[str, str] = {}
     for name, (config, key) in configs.items():
         torch.manual_seed(args.seed)  # of custom functions
@@ -176,17 +150,17 @@ def _explained(
             if key is not None and config.rollouts != "none":
                 if config.rollouts == "tree":
                     raise ValueError("it samples trees of its own: train with it and log_credit to look at them")
-                if rollouts.model is None or args.reward is None:
+                if model is None or args.reward is None:
                     raise ValueError("it values states by continuations: give --model and --reward to sample them")
                 config, segments = rolled_out(
-                    rollouts.shard,
+                    shard,
                     key,
-                    model=rollouts.model,
-                    tokenizer=rollouts.tokenizer,
+                    model=model,
+                    tokenizer=tokenizer,
                     reward=resolve_reward(args.reward, max_completion_length=config.max_completion_length),
                     settings={"output_dir": config.output_dir, "report_to": "none", "seed": args.seed},
                 )
-            explained.append(explain(rollouts.shard, config, name=name, segments=segments))
+            explained.append(explain(shard, config, name=name, segments=segments))
         except (ValueError, TypeError, FunctionRaised) as error:
             left_out[name] = str(error)
     return explained, left_out

@@ -1,9 +1,9 @@
 """How a training run ends: what is kept, what is printed, and the exit code."""
 
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from traceback import extract_tb
-from types import TracebackType
 from typing import Any
 
 from transformers import TrainerCallback
@@ -22,7 +22,7 @@ from ..trainer import CreditTrainer
 PACKAGE = Path(__file__).parents[1]
 
 
-class GracefulExit(TrainerCallback):
+class GracefulExit(TrainerCallback, AbstractContextManager):
     """Context manager in which a run is trained and saved. It turns an early end into one line on standard error:
     Ctrl-C and SIGTERM (after writing plots and card), a full disk, and errors that the package raises on purpose.
     Other errors keep their traceback.
@@ -63,19 +63,14 @@ class GracefulExit(TrainerCallback):
             self.trainer.save_model()
             self.model_is_saved = True
 
-    def __enter__(self) -> "GracefulExit":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
         self.trainer.release_output_dir()
         if error is None:
             self.trainer.accelerator.end_training()  # destroys the process group, as torch asks
         if error is None or isinstance(error, SystemExit):
             return
-        for callback in self.trainer.callback_handler.callbacks:
-            if (bar := getattr(callback, "training_bar", None)) is not None:
+        for bar in [getattr(x, "training_bar", None) for x in self.trainer.callback_handler.callbacks]:
+            if bar is not None:
                 bar.close()
         if self.stop.number is not None or isinstance(error, KeyboardInterrupt):
             if self.trainer.accelerator.is_main_process:

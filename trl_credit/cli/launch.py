@@ -5,8 +5,6 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from subprocess import CalledProcessError
 from typing import Any
 
@@ -83,39 +81,29 @@ def launch(flags: list[str], typed: list[str], program: tuple[str, ...], argv: l
     words = [*flags, "--module", __package__.partition(".")[0], *program[1:], *argv]
     os.environ[LAUNCHED_BY] = shlex.join([*program, *typed])
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_TIMEOUT))
-    with _signals_to_children():
-        try:
-            launch_command(launch_command_parser().parse_args(words))
-        except SignalException as stop:
-            return 128 + stop.sigval
-        except ChildFailedError as failed:
-            code = failed.get_first_failure()[1].exitcode
-        except CalledProcessError as failed:
-            code = failed.returncode
-        except (ValueError, OSError, ImportError, RuntimeError) as error:
-            fail(f"accelerate's launcher: {one_line(error)}", code=2)
-        else:
-            return 0
+    for number in (signal.SIGINT, signal.SIGTERM):  # torch's launcher has handlers of its own while it runs
+        signal.signal(number, _send_to_children)
+    try:
+        launch_command(launch_command_parser().parse_args(words))
+    except SignalException as stop:
+        return 128 + stop.sigval
+    except ChildFailedError as failed:
+        code = failed.get_first_failure()[1].exitcode
+    except CalledProcessError as failed:
+        code = failed.returncode
+    except (ValueError, OSError, ImportError, RuntimeError) as error:
+        fail(f"accelerate's launcher: {one_line(error)}", code=2)
+    else:
+        return 0
     if code < 0:
         print(f"error: a process was killed by {signal.Signals(-code).name}", file=sys.stderr)
     return 128 - code if code < 0 else code
 
 
-@contextmanager
-def _signals_to_children() -> Iterator[None]:
-    """Context manager in which Ctrl-C and SIGTERM go to the launched processes, and this one waits for their end.
+def _send_to_children(number: int, frame: Any) -> None:
+    """The handler of Ctrl-C and SIGTERM: they go to the launched processes, and this one waits for their end.
 
-    torch's launcher replaces these handlers by its own while it runs.
+    The processes also get a terminal's Ctrl-C: `StopSignals` counts two within two seconds as one.
     """
-
-    def send(number: int, frame: Any) -> None:
-        # the processes also get a terminal's Ctrl-C: `StopSignals` counts two within two seconds as one
-        for child in psutil.Process().children():
-            child.send_signal(number)
-
-    before = {number: signal.signal(number, send) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    for child in psutil.Process().children():
+        child.send_signal(number)

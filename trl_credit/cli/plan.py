@@ -39,8 +39,7 @@ _FLAGS = (
 def main(argv: list[str]) -> int:
     """Runs the command and returns the exit code 0. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
     begin()
-    usage = "%(prog)s [RECIPE …] [--flag value …]"
-    parser = OneLineParser(prog="trl-credit plan", description=_HELP, usage=usage)
+    parser = OneLineParser(prog="trl-credit plan", description=_HELP, usage="%(prog)s [RECIPE …] [--flag value …]")
     for name, kind, text in _FLAGS:
         parser.add_argument(f"--{name}", type=kind, help=text)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
@@ -67,9 +66,8 @@ def main(argv: list[str]) -> int:
     launcher = {} if own.accelerate_config is None else accelerate_settings(own.accelerate_config)
     of_recipe = _gpus(settings)
     processes = own.num_processes or launcher.get("num_processes") or of_recipe or 1
-    more = {"protocols": PROTOCOLS, "flags": parser.flags(), "prog": "trl-credit plan"}
     with names_alone():
-        choices = parse_arguments(settings, processes=processes, **more)
+        choices = parse_arguments(settings, processes=processes, protocols=PROTOCOLS, flags=parser.flags())
         model, adapter = choices.model, get_peft_config(choices.model)
         if model.use_peft and own.parameters is not None:
             raise ValueError(f"--use_peft needs a config.json: leave out --parameters, and {GET_CONFIG}")
@@ -96,6 +94,5 @@ def _gpus(argv: list[str]) -> int | None:
     """The GPUs of the last recipe of `--config` that names them."""
     parser = OneLineParser(add_help=False)
     parser.add_argument("--config", nargs="+", action="extend", default=[])
-    names = parser.parse_known_args(argv)[0].config
-    gpus = [row.about["gpus"] for row in map(find_recipe, names) if row is not None and "gpus" in row.about]
-    return gpus[-1] if gpus else None
+    recipes = map(find_recipe, reversed(parser.parse_known_args(argv)[0].config))
+    return next((row.about["gpus"] for row in recipes if row is not None and "gpus" in row.about), None)

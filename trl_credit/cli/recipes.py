@@ -33,10 +33,8 @@ def main(argv: list[str]) -> int:
         raise ValueError(f"`{args.words[0]} NAME` takes the name of one recipe: `recipes` lists them")
     action, name = args.words
     if (recipe := find_recipe(name)) is None:
-        meant = meant_recipe(name)
-        raise ValueError(
-            f"there is no recipe {name!r}: {f'did you mean {meant!r}?' if meant else '`recipes` lists them'}"
-        )
+        fix = f"did you mean {meant!r}?" if (meant := meant_recipe(name)) else "`recipes` lists them"
+        raise ValueError(f"there is no recipe {name!r}: {fix}")
     if action == "path" and recipe.flags:
         raise ValueError(f"{name!r} has no file: `show` prints its flags over {recipe.recipe.stem}")
     print(recipe.recipe if action == "path" else _text(recipe, resolved=args.resolved))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from ..settings.early import check_names
-from ..settings.parser import typed_fields
+from ..settings.parser import asks_for_help, typed_fields
 from ..support.errors import fail
 from ..support.signals import command_here
 from ..support.startup import begin, prepare_process
@@ -45,7 +45,7 @@ def begin_training(argv: Iterable[str], **program: str) -> None:
     begin()
     argv = list(argv)
     try:
-        if not {"-h", "--help"} & {word.partition("=")[0] for word in argv}:
+        if not asks_for_help(argv):
             return check_names(argv)
         from ..lab.evaluation import PROTOCOLS
         from ..settings.arguments import parse_arguments

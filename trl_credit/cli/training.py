@@ -15,7 +15,7 @@ from trl import get_peft_config, get_quantization_config
 
 from ..config.knobs import is_default
 from ..config.trl_settings import check_model
-from ..data import hub_source, load_from_arguments, warn_of_unknown_tokens
+from ..data.prompt_sets import hub_source, load_from_arguments, warn_of_unknown_tokens
 from ..demo import TASKS, demo_dataset, task_of_model
 from ..hub import PushCallback, PushError, PushInterrupted, TrainingData, without_waiting
 from ..lab.comparison.processes import ProgressLines
@@ -31,7 +31,7 @@ from ..support.errors import check_data_dir, check_output_dir, fail
 from ..support.files import inside, short_path
 from ..support.shown import safe_console
 from ..support.signals import StopSignals, is_main
-from ..support.startup import prepare_process, show_vllm_version
+from ..support.startup import prepare_process
 from ..trainer import CreditTrainer
 from ..trainer.named import ALGORITHMS
 from .graceful_exit import GracefulExit
@@ -102,8 +102,6 @@ def check_start(choices: Choices) -> None:
     if is_main():  # other nodes may not see the folder
         check_output_dir(short_path(args.output_dir))
     check_data_dir(choices.data.data_dir)  # before the Hub is asked for a model
-    if args.use_vllm:
-        show_vllm_version()
     if resume := args.resume_from_checkpoint:
         if str(resume).lower() == "true":  # the last one
             resume = find_last(args.output_dir)

@@ -4,16 +4,6 @@ names of choices, and `support`."""
 from .credit_config import CHOICES, FUNCTION_KNOBS, KNOBS, CreditConfig, active_part
 from .from_trl import settings_of_preset
 from .knobs import defaults
-from .rules import TRACES
 
 
-__all__ = [
-    "CHOICES",
-    "FUNCTION_KNOBS",
-    "KNOBS",
-    "TRACES",
-    "CreditConfig",
-    "active_part",
-    "defaults",
-    "settings_of_preset",
-]
+__all__ = ["CHOICES", "FUNCTION_KNOBS", "KNOBS", "CreditConfig", "active_part", "defaults", "settings_of_preset"]

@@ -11,15 +11,8 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache, partial
 from typing import Any, get_args, get_origin, get_type_hints
 
-from ..support.functions import (
-    declared,
-    imports_functions,
-    is_custom_function,
-    known_function,
-    name_of,
-    resolve_function,
-)
-from .knobs import as_knob, default_of, unmet
+from ..support.functions import declared, imports_functions, known_function, name_of, resolve_function
+from .knobs import as_knob, default_of
 
 
 # what costs something and is there only if it is asked for
@@ -29,7 +22,7 @@ NEEDS = {
     "hidden": "Tokens.hidden_t, the last layer's states",
     "entropy_gradient": "Tokens.entropy_t with a graph",
 }
-_PARTS = ("statistics", "metrics", "state_dict", "load_state_dict")
+_PARTS = ("statistics", "metrics", "state_dict", "load_state_dict", "by_row")
 _FLAGS = ("carries_loss", "replaces_kl", "replaces_correction", "needs_drift")
 
 
@@ -78,8 +71,8 @@ def algorithm_of(part: Any, config: Any, *, name: str | None = None) -> Algorith
 
     Args:
         part (`Callable`, `type` or object):
-            A function (`batch_statistics`, `acts` and the attributes of [`Algorithm`] are read from it, also through a
-            partial or a decorator), a class with a method `credit`, or an instance of one.
+            A function (`batch_statistics` and the attributes of [`Algorithm`] are read from it, also through a partial
+            or a decorator), a class with a method `credit`, or an instance of one.
         config ([`CreditConfig`]):
             The configuration of the run.
         name (`str`, *optional*):
@@ -89,18 +82,16 @@ def algorithm_of(part: Any, config: Any, *, name: str | None = None) -> Algorith
         ValueError: `needs` names what is unknown, or one of the parts for a state is missing.
     """
     source = type(part) if is_algorithm(part) and not inspect.isclass(part) else part
-    known = {f.name for f in fields(config)}
-    own = {f.name: getattr(config, f.name) for f in settings_of(part) if f.name in known}
+    own = {f.name: getattr(config, f.name) for f in settings_of(part) if hasattr(config, f.name)}
     for setting in own if source is not part else ():
         check_once(part, setting, own[setting])
     if inspect.isclass(part):
         tuples = {f.name for f in settings_of(part) if isinstance(default_of(f), tuple)}  # lists in YAML
         part = part(**{name: tuple(x) if name in tuples and isinstance(x, list) else x for name, x in own.items()})
     read = partial(declared, part)
-    parts, by_row, needs = {what: read(what) for what in _PARTS}, read("by_row"), read("needs")
+    parts, needs = {what: read(what) for what in _PARTS}, read("needs")
     if parts["statistics"] is None and (of_batch := read("batch_statistics")) is not None:  # of a function
-        parts["statistics"] = None if unmet(config, declared(of_batch, "acts") or {}) else of_batch
-        needs = ("logps",) if needs is None else needs
+        parts["statistics"], needs = of_batch, ("logps",) if needs is None else needs
     needs = {needs} if isinstance(needs, str) else {*(needs or ())}
     if unknown := needs - NEEDS.keys():
         raise ValueError(f"credit={name!r} needs {min(unknown)!r}: choose among {', '.join(NEEDS)}.")
@@ -111,7 +102,6 @@ def algorithm_of(part: Any, config: Any, *, name: str | None = None) -> Algorith
         name=name,
         source=source,
         needs=frozenset(needs),
-        by_row=not unmet(config, by_row) if isinstance(by_row, Mapping) else by_row,
         **parts,
         **{what: bool(read(what)) for what in _FLAGS},
     )
@@ -144,7 +134,7 @@ def class_of(credit: Any) -> type | None:
     """The class of an algorithm that a configuration's `credit` names or holds; `None` for a function, and for a name
     that was not looked up yet."""
     if isinstance(credit, str):
-        credit = known_function(credit) if is_custom_function(credit) else None
+        credit = known_function(credit)
     if not is_algorithm(credit):
         return None
     return credit if inspect.isclass(credit) else type(credit)
@@ -172,7 +162,7 @@ def with_settings_of(credit: Any, config_class: type, keywords: Mapping[str, Any
     Raises:
         ValueError: a setting cannot be a field, or one of an object has another value among the `keywords` too.
     """
-    if isinstance(credit, str) and is_custom_function(credit) and imports_functions():
+    if isinstance(credit, str) and imports_functions():
         with suppress(ValueError):
             credit = resolve_function(credit, what="credit", known=())
             credit = credit if inspect.isclass(credit) else None
@@ -205,9 +195,7 @@ def with_settings(config_class: type, algorithm: type) -> type:
     for setting in settings:
         if setting.name in known:
             raise ValueError(f"credit={label}: {config_class.__name__} has {setting.name!r} too: rename the setting.")
-    namespace: dict[str, Any] = {
-        name: getattr(config_class, name) for name in ("__module__", "__qualname__", "__doc__")
-    }
+    namespace = {name: getattr(config_class, name) for name in ("__module__", "__qualname__", "__doc__")}
     namespace |= {setting.name: as_knob(setting, hints[setting.name], of=algorithm) for setting in settings}
     annotations = {setting.name: _as_list(hints[setting.name]) for setting in settings}  # flags know lists alone
     namespace |= {"__annotations__": annotations, "settings_of": algorithm, "plain_class": config_class}

@@ -10,8 +10,8 @@ from accelerate.logging import get_logger
 from ..support.errors import collected, did_you_mean, raise_together
 from ..support.functions import imports_functions, resolve_function
 from .knobs import inactive_options, knobs_of
-from .rules import combination_errors
-from .trl_settings import BATCH_FIELDS, NONE_TOO, TRL_ACTS, TRL_VALUES, check_groups
+from .rules import check_groups, combination_errors
+from .trl_settings import BATCH_FIELDS, NONE_TOO, TRL_ACTS, TRL_VALUES
 
 
 logger = get_logger(__name__)

@@ -10,7 +10,7 @@ from trl import GRPOConfig
 from ..support.errors import raise_together
 from ..support.functions import errors_named, is_custom_function, resolve_function
 from ..support.retired import meant_by
-from ..support.startup import quiet_old_names
+from ..support.startup import quiet_start
 from .algorithm import Algorithm, algorithm_of, class_of, with_settings, with_settings_of
 from .from_trl import settings_of_trl
 
@@ -37,7 +37,7 @@ class Construction:
             hints = {name: meant_by(name, list(parameters)[1:]) for name in kwargs if name not in parameters}
             of_trl = f", nor has GRPOConfig of trl {trl.__version__}"
             raise_together([TypeError(f"{cls.__name__} has no field {x!r}{hints[x] or of_trl}") for x in hints])
-        quiet_old_names()  # TRL's constructor uses them
+        quiet_start()  # TRL's constructor uses them
         return super().__new__(cls)
 
     def __reduce_ex__(self, protocol: Any) -> tuple:

@@ -18,6 +18,7 @@ from .groups import BY_DIFFICULTY, CORRECT_READ, GroupKnobs
 from .knobs import (
     COUNT,
     FINITE,
+    NUMBERS,
     POSITIVE,
     RUN,
     SHARE,
@@ -27,13 +28,12 @@ from .knobs import (
     is_active,
     knob,
     knobs_of,
+    list_of,
     number,
-    numbers,
     one_of,
     when,
     whole,
 )
-from .returns import ReturnKnobs
 from .segments import CHAIN, SegmentKnobs
 from .trl_settings import TRL_ACTS
 from .turns import BY_TURN, CUSTOM_CREDIT, TRACES, TurnKnobs
@@ -43,28 +43,27 @@ WEIGHTED_LOSS = when(loss_weight=anything_but("none"))
 SELECTED = when(selector=anything_but("none"))
 MASKED = when(token_mask=anything_but("none"))
 DIFFICULTY = when(difficulty=anything_but("none"))
-TRACED = (when(importance=TRACES), WEIGHTED_LOSS, CUSTOM_CREDIT)
+WEIGHTED = (WEIGHTED_LOSS, CUSTOM_CREDIT)
+TRACED = (when(importance=TRACES), *WEIGHTED)
 OLD_LOGPS_READ = (MASKED, CHAIN | when(segmentation="cutpoints"), CUSTOM_CREDIT)
+RANGE_READ = (DIFFICULTY, BY_DIFFICULTY, when(process_reward_weight=anything_but(0.0)))
 
-CUSTOM_FUNCTION = Values(
-    "a custom function (package.module.function or file.py:function)", is_custom_function, custom=True
-)
-LOW_HIGH = Values("two finite numbers, the smaller first", lambda x: numbers(x) and len(x) == 2 and x[0] < x[1])
-NAMES = Values(
-    "a list of names of reward functions",
-    lambda x: isinstance(x, (list, tuple)) and len(x) > 0 and all(isinstance(name, str) for name in x),
-)
+CUSTOM_FUNCTION = Values("a function: package.module.function or file.py:function", is_custom_function, custom=True)
+LOW_HIGH = Values("two finite numbers, the smaller first", lambda x: NUMBERS.holds(x) and len(x) == 2 and x[0] < x[1])
+NAMES = list_of(Values("text", lambda x: isinstance(x, str)), "a list of names of reward functions", least=1)
+CONFIDENCES = one_of("none", "sigmoid", "tanh", "sigmoid_grad", "tanh_grad")
+SECONDS = number("a positive number of seconds", lambda x: x > 0.0)
 
 _reward = partial(knob, heading="Rewards")
 _run = partial(knob, heading=RUN, changes_loss=False)
 
 
 @dataclass
-class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Construction, GRPOConfig):
+class CreditConfig(SegmentKnobs, GroupKnobs, TurnKnobs, Construction, GRPOConfig):
     r"""
     Configuration class for [`CreditTrainer`]: `trl.GRPOConfig` plus the knobs that decide which tokens get how much
     credit. With every knob at its default the trainer is TRL's own GRPO, to rounding (see `length_sort` and
-    `shared_prefix`). [`SegmentKnobs`], [`GroupKnobs`], [`ReturnKnobs`] and [`TurnKnobs`] document their knobs.
+    `shared_prefix`). [`SegmentKnobs`], [`GroupKnobs`] and [`TurnKnobs`] document their knobs.
 
     `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` accept custom functions: by name
     (`package.module.function`, `file.py:function`), or in Python as an object, whose name the field then holds.
@@ -215,13 +214,9 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
     selector: str = knob("none", one_of("none", "entropy", "entropy_reference", "random", custom=True))
     selective_rate: float = knob(0.2, SHARE, acts=(SELECTED, CUSTOM_CREDIT))
     leave_own_out: bool = knob(True, acts=(SELECTED, CUSTOM_CREDIT))
-    trace_style: str = knob(
-        "recent", one_of("recent", "both"), acts=(when(importance="lambda_trace"), WEIGHTED_LOSS, CUSTOM_CREDIT)
-    )
+    trace_style: str = knob("recent", one_of("recent", "both"), acts=(when(importance="lambda_trace"), *WEIGHTED))
     loss_weight: str = knob("none", one_of("none", "trace_past", "trace_future"))
-    loss_weight_confidence: str = knob(
-        "none", one_of("none", "sigmoid", "tanh", "sigmoid_grad", "tanh_grad"), acts=(WEIGHTED_LOSS, CUSTOM_CREDIT)
-    )
+    loss_weight_confidence: str = knob("none", CONFIDENCES, acts=WEIGHTED)
     clip_form: str = knob("surrogate", one_of("surrogate", "ratio"), acts=when(policy_loss="clip"))
     token_mask: str = knob("none", one_of("none", "probability", custom=True))
     probability_threshold: float = knob(0.9, POSITIVE, acts=OLD_LOGPS_READ)
@@ -237,9 +232,7 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
     difficulty_reward: list[str] | None = _reward(None, NAMES, acts=(DIFFICULTY, *CORRECT_READ))
     prompt_average: bool = knob(False)
     behavior_logps: str = knob("recomputed", one_of("recomputed", "sampler"))
-    reward_timeout: float | None = _reward(
-        None, number("a positive number of seconds", lambda x: x > 0.0), changes_loss=False
-    )
+    reward_timeout: float | None = _reward(None, SECONDS, changes_loss=False)
     length_sort: str = _run("auto", one_of("auto", "off"))
     shared_prefix: str = _run("auto", one_of("auto", "on", "off"))
     skip_zero_advantage: str = _run("auto", one_of("auto", "off"))
@@ -249,9 +242,7 @@ class CreditConfig(SegmentKnobs, GroupKnobs, ReturnKnobs, TurnKnobs, Constructio
     overwrite_output_dir: bool = _run(False)
     allow_changed: list[str] | None = _run(None)
     nonfinite_patience: int = _run(3, whole(0))
-    reward_range: list[float] = _reward(
-        [0.0, 1.0], LOW_HIGH, acts=(DIFFICULTY, BY_DIFFICULTY, when(process_reward_weight=anything_but(0.0)))
-    )
+    reward_range: list[float] = _reward([0.0, 1.0], LOW_HIGH, acts=RANGE_READ)
 
     def __post_init__(self) -> None:
         # a reward function may change the working folder

@@ -10,7 +10,7 @@ from .knobs import COUNT, SHARE, Values, anything_but, knob, number, one_of, whe
 
 
 FILTERED = when(groups=anything_but("keep"))
-REFILLED = when(groups="refill")
+KL_OF_ROWS = when(beta=anything_but(0.0), rollouts=("none", "chain"), policy_loss="clip")
 DROPPED_KL = when(dull_kl="drop")
 BY_DIFFICULTY = when(prompt_sampler="difficulty")
 SIGNAL_IS_CORRECT = when(group_signal="correct")
@@ -48,7 +48,8 @@ class GroupKnobs:
             `"advantage"`: any token has an advantage other than 0 (for chains after their continuations are paid for).
             Responses that the loss leaves out or that have no reward do not count.
         max_copies (`int`, *optional*, defaults to `2`):
-            Copies of a group in a batch, besides itself. Two are enough for a third of groups with signal. Ours.
+            Copies of a group in a batch, besides itself. Two are enough for a third of groups with signal. This default
+            is ours.
         max_refills (`int`, *optional*, defaults to `10`):
             Further calls of the engine for one batch. After the last one, copies fill the batch as with `"replace"`.
         dull_kl (`str`, *optional*, defaults to `"keep"`):
@@ -59,10 +60,10 @@ class GroupKnobs:
             replacement within a batch, with probabilities in proportion to p(1 − p), p being the last pass rate of a
             prompt: the mean correctness of its group. Unseen ones count as p = 1/2. A draw knows the rates of all
             earlier batches, whatever the data loader has fetched ahead. Pass rates are kept in `prompt_rates.jsonl`.
-            Ours.
+            This order is ours.
         prompt_floor (`float`, *optional*, defaults to `0.05`):
             Smallest weight p(1 − p) of a prompt, in [0, 0.25]. With 0, prompts that were always or never solved in
-            their last group are not drawn again. Ours.
+            their last group are not drawn again. This default is ours.
         retire_above (`float`, *optional*):
             Prompts whose last pass rate is above it are not drawn again, in [0, 1]; if too few are left for a batch,
             they are. `None`: none retires.
@@ -73,21 +74,13 @@ class GroupKnobs:
     groups: str = _group("keep", one_of("keep", "replace", "refill"))
     group_signal: str = _group("correct", one_of("correct", "reward", "advantage"), acts=(FILTERED, DROPPED_KL))
     max_copies: int = _group(2, COUNT, acts=FILTERED)
-    max_refills: int = _group(10, COUNT, acts=REFILLED)
-    dull_kl: str = _group(
-        "keep",
-        one_of("keep", "drop"),
-        acts=when(beta=anything_but(0.0), rollouts=("none", "chain"), policy_loss="clip"),
-    )
+    max_refills: int = _group(10, COUNT, acts=when(groups="refill"))
+    dull_kl: str = _group("keep", one_of("keep", "drop"), acts=KL_OF_ROWS)
     prompt_sampler: str = _group("data", one_of("data", "difficulty"))
     prompt_floor: float = _group(0.05, number("in [0, 0.25]", lambda x: 0.0 <= x <= 0.25), acts=BY_DIFFICULTY)
     retire_above: float | None = _group(None, SHARE, acts=BY_DIFFICULTY)
-    prompt_rates: str | None = _group(
-        None,
-        RATES_FILE,
-        acts=BY_DIFFICULTY,
-        changes_loss=False,  # a checkpoint has the rates, so a resume may leave it out
-    )
+    # a checkpoint has the rates, so a resume may leave it out
+    prompt_rates: str | None = _group(None, RATES_FILE, acts=BY_DIFFICULTY, changes_loss=False)
 
     @property
     def reads_signal(self) -> bool:

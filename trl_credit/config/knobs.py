@@ -42,10 +42,10 @@ def one_of(*names: Any, custom: bool = False) -> Values:
     return Values(words, lambda x: x in names or (custom and is_custom_function(x)), names, custom)
 
 
-def some_of(*names: str) -> Values:
-    """A list of some of the choices."""
-    listed = f"a list of {', '.join(map(repr, names))}"
-    return Values(listed, lambda x: isinstance(x, (list, tuple)) and all(one in names for one in x), names)
+def list_of(of: Values, words: str = "", *, least: int = 0) -> Values:
+    """A list of at least `least` values of a set."""
+    words = words or f"a list, each {of.words}"
+    return Values(words, lambda x: isinstance(x, (list, tuple)) and len(x) >= least and all(map(of.holds, x)), of.names)
 
 
 def anything_but(value: Any) -> Values:
@@ -63,16 +63,12 @@ def whole(least: int) -> Values:
     return number(f"a whole number of at least {least}", lambda x: isinstance(x, int) and x >= least)
 
 
-def numbers(x: Any) -> bool:
-    """Whether `x` is a list of finite numbers."""
-    return isinstance(x, (list, tuple)) and all(map(FINITE.holds, x))
-
-
 FLAG = Values("True or False", lambda x: isinstance(x, bool))
 SHARE = number("in [0, 1]", lambda x: 0.0 <= x <= 1.0)
 POSITIVE = number("positive and finite", lambda x: 0.0 < x < math.inf)
 NOT_NEGATIVE = number("at least 0 and finite", lambda x: 0.0 <= x < math.inf)
 FINITE = number("finite", math.isfinite)
+NUMBERS = list_of(FINITE)
 COUNT = whole(1)
 
 

@@ -1,5 +1,6 @@
 """Which settings of a configuration do not go together."""
 
+import os
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -8,9 +9,8 @@ from trl import GRPOConfig
 from ..support.functions import FunctionRaised, imports_functions
 from .groups import FILTERED
 from .knobs import COUNT, Condition, Values, anything_but, in_words, number, unmet, values_of, when
-from .returns import ALONG
 from .segments import CHAIN, PROCESS_REWARD, RELEASED_CODE, ROLLOUTS, TREE
-from .turns import TRACES
+from .turns import ALONG, TRACES
 
 
 class Rule(NamedTuple):
@@ -34,8 +34,6 @@ SEQUENCE = when(importance="sequence")
 TURN = when(importance="turn")
 TRACE = when(importance=TRACES)
 TURN_MEAN = when(turn_average=True)
-DRIFT = when(expert_drift=True)
-RATIO_CLIP = when(clip_form="ratio")
 WEIGHTED_KL = when(beta=anything_but(0.0))
 POSITIVE_BETA = when(beta=number("a number above 0", lambda x: x > 0.0))
 SHARED_ROWS = TREE | when(tree_rows=anything_but("nodes"))
@@ -45,6 +43,7 @@ NO_WEIGHTED_KL = when(use_bias_correction_kl=False)
 NO_TREE = when(rollouts=("none", "chain"))
 EQUAL_TOKENS = when(token_mask="none", loss_weight="none", td_upper_bound=False)
 ANY_ENTROPY = when(top_entropy_quantile=1.0)
+NO_THRESHOLD = when(off_policy_mask_threshold=None)
 PER_TOKEN = ("sequence_token", "token", "turn_token", *TRACES)  # weights that allow an advantage per token
 TOKEN_MEANS = ("grpo", "bnpo", "dr_grpo", "dapo")
 MEANS = when(loss_type=TOKEN_MEANS)
@@ -85,12 +84,12 @@ RULES = (
     Rule(when(selector="entropy_reference"), when(sync_ref_model=False), "it reads the policy before training"),
     Rule(when(loss_type=("luspo", "vespo")), when(importance=("sequence", "token")), "it has one weight per response"),
     Rule(TRACE | WEIGHTED_KL, NO_WEIGHTED_KL, "the trace would flow through the KL term"),
-    Rule(RATIO_CLIP | WEIGHTED_KL, NO_WEIGHTED_KL, KL_WEIGHT),
-    Rule(RATIO_CLIP, MEANS | when(importance=PER_TOKEN, delta=None), "it bounds the ratio of a token in PPO's minimum"),
+    Rule(when(clip_form="ratio") | WEIGHTED_KL, NO_WEIGHTED_KL, KL_WEIGHT),
+    Rule(when(clip_form="ratio"), MEANS | when(importance=PER_TOKEN, delta=None), "it bounds a ratio in PPO's minimum"),
     Rule(when(td_upper_bound=True), ANY_SIGN | when(rollouts="none"), "it corrects a baseline V(s_0) token by token"),
     Rule(when(td_upper_bound=True), when(torch_compile=False), "it is read by a hook, which a compiled model may skip"),
-    Rule(DRIFT, when(behavior_logps="recomputed", rollouts="none"), "it compares with the pass for π_old"),
-    Rule(DRIFT, when(torch_compile=False), "it is read by a hook, which a compiled model may skip"),
+    Rule(when(expert_drift=True), when(behavior_logps="recomputed", rollouts="none"), "it reads the pass for π_old"),
+    Rule(when(expert_drift=True), when(torch_compile=False), "it is read by a hook, which a compiled model may skip"),
     Rule(when(baseline=anything_but("group")), ONE_REWARD, "it needs one reward per response"),
     Rule(when(difficulty=anything_but("none")), ONE_REWARD, "it needs one reward per response"),
     Rule(FILTERED, ONE_REWARD, "it normalises over a batch whose groups change"),
@@ -101,17 +100,30 @@ RULES = (
     Rule(TREE, when(mask_truncated_completions=False), "all segments but the last are cut off: see truncated_value"),
     Rule(CHAIN | when(segmentation="fixed_count"), when(num_segments=COUNT), "it is the number of segments"),
     Rule(CHAIN | when(segmentation="turns"), when(groups="keep"), "only the engine's last call can be continued"),
-    Rule(SHARED_ROWS, when(importance="token", loss_weight="none", loss_type=("dapo", "cispo")), SEVERAL_NODES),
-    Rule(SHARED_ROWS, when(off_policy_mask_threshold=None), SEVERAL_NODES),
+    Rule(SHARED_ROWS, NO_THRESHOLD | when(importance="token", loss_weight="none"), SEVERAL_NODES),
+    Rule(SHARED_ROWS, when(loss_type=("dapo", "cispo")), SEVERAL_NODES),
     Rule(TREE | when(tree_rows="packed"), when(shared_prefix=("auto", "off")), "packed rows hold a prompt once"),
     Rule(UNEQUAL_TREE, when(process_reward_best_of=COUNT), "the number of samples of a state differs by level"),
     Rule(POLICY_ITERATION, POSITIVE_BETA, "it regresses beta · log π/π_ref on A (0.1 in SPO's released code)"),
     Rule(POLICY_ITERATION, when(loss_type=("dapo", "grpo", "bnpo"), whiten_advantages="none"), SEGMENT_WEIGHT),
-    Rule(POLICY_ITERATION, EQUAL_TOKENS | ANY_ENTROPY | when(importance="token"), SEGMENT_WEIGHT),
-    Rule(POLICY_ITERATION, when(off_policy_mask_threshold=None), SEGMENT_WEIGHT),
+    Rule(POLICY_ITERATION, EQUAL_TOKENS | ANY_ENTROPY | NO_THRESHOLD | when(importance="token"), SEGMENT_WEIGHT),
     Rule(when(use_vllm=True), when(top_p=number("above 0 and at most 1", lambda x: 0 < x <= 1)), "as vLLM needs it"),
     *(Rule(_listing(name), needed, f"{name} does nothing") for name, needed in RELEASED_CODE.items()),
 )
+
+
+def check_groups(args: GRPOConfig) -> None:
+    """Checks that the groups of `num_generations` fill the generation batch. Raises `ValueError`."""
+    group, processes = args.num_generations, int(os.environ.get("WORLD_SIZE") or 1)
+    steps = "steps_per_generation" if args.steps_per_generation else "gradient_accumulation_steps"
+    rows = args.per_device_train_batch_size * processes * getattr(args, steps)
+    size = args.generation_batch_size or rows
+    if group is None or size % group == 0:
+        return
+    sizes = ["generation_batch_size"] if args.generation_batch_size else ["per_device_train_batch_size", steps]
+    whole = f"the {size} responses of a generation batch ({values_of(args, sizes)}, {processes} × the process)"
+    nearest = min((n for n in range(2, size + 1) if size % n == 0), key=lambda n: abs(n - group), default=2)
+    raise ValueError(f"num_generations={group} does not divide {whole}: set num_generations={nearest}, or change them.")
 
 
 def combination_errors(config: GRPOConfig, wrong: Collection[str]) -> Iterator[Exception]:

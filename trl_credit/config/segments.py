@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..credit.steps import STEP_SPLITTERS
-from .knobs import COUNT, FINITE, Condition, Values, anything_but, knob, number, one_of, some_of, when
+from .knobs import COUNT, FINITE, Condition, Values, anything_but, knob, list_of, number, one_of, when
 
 
 ROLLOUTS = when(rollouts=anything_but("none"))
@@ -19,10 +19,9 @@ RELEASED_CODE: dict[str, Condition] = {
     "spo_replay": TREE | when(replay_cap=COUNT),
     "spo_policy_iteration": when(policy_loss="policy_iteration"),
 }
-BRANCHING = Values(
-    "whole numbers of at least 1, one per level",
-    lambda x: isinstance(x, (list, tuple)) and len(x) > 0 and all(map(COUNT.holds, x)),
-)
+BRANCHING = list_of(COUNT, "whole numbers of at least 1, one per level", least=1)
+STEPS = one_of(*STEP_SPLITTERS, custom=True)
+CUTS = one_of("cutpoints", "fixed_length", "fixed_count", "steps", "turns", custom=True)
 TWO_LEVELS = Values("two levels or more", lambda x: len(x) > 1)
 
 _segment = partial(knob, heading="Segments")
@@ -118,15 +117,11 @@ class SegmentKnobs:
     """
 
     rollouts: str = _rollout("none", one_of("none", "chain", "tree"))
-    segmentation: str = _segment(
-        "cutpoints", one_of("cutpoints", "fixed_length", "fixed_count", "steps", "turns", custom=True), acts=CHAIN
-    )
+    segmentation: str = _segment("cutpoints", CUTS, acts=CHAIN)
     cutpoint_interval: int = _segment(5, COUNT, acts=CHAIN | when(segmentation="cutpoints", num_segments=None))
     num_segments: int | None = _segment(None, COUNT, acts=CHAIN | when(segmentation=("cutpoints", "fixed_count")))
     segment_length: int = _segment(100, COUNT, acts=CHAIN | when(segmentation="fixed_length"))
-    step_splitter: str = _segment(
-        "newline", one_of(*STEP_SPLITTERS, custom=True), acts=CHAIN | when(segmentation="steps")
-    )
+    step_splitter: str = _segment("newline", STEPS, acts=CHAIN | when(segmentation="steps"))
     max_valued_steps: int | None = _segment(None, COUNT, acts=CHAIN)
     rollouts_per_state: int = _rollout(9, COUNT, acts=CHAIN)
     initial_value: str = _rollout("rollout", one_of("rollout", "group"), acts=CHAIN)
@@ -144,7 +139,9 @@ class SegmentKnobs:
     process_reward_form: str = _segment("advantage", one_of("advantage", "value"), acts=PROCESS_REWARD)
     policy_loss: str = _segment("clip", one_of("clip", "policy_iteration"))
     whiten_advantages: str = _segment("none", one_of("none", "batch", "microbatch"))
-    released_code: list[str] | None = _segment(None, some_of(*RELEASED_CODE), acts=tuple(RELEASED_CODE.values()))
+    released_code: list[str] | None = _segment(
+        None, list_of(one_of(*RELEASED_CODE)), acts=tuple(RELEASED_CODE.values())
+    )
 
 
 def best_of(config: "SegmentKnobs") -> int:

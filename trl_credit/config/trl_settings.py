@@ -2,10 +2,7 @@
 that comes late or does not name the field, a division by zero, or another formula; and when a field has an effect.
 """
 
-import os
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from transformers import AutoConfig, AutoTokenizer
 from transformers import __version__ as version
@@ -13,23 +10,11 @@ from transformers.integrations import INTEGRATION_TO_CALLBACK
 
 from ..support.adapters import adapter_base
 from ..support.errors import one_line
-from .knobs import (
-    FINITE,
-    NOT_NEGATIVE,
-    POSITIVE,
-    SHARE,
-    Condition,
-    Values,
-    anything_but,
-    number,
-    numbers,
-    one_of,
-    values_of,
-    when,
-)
+from .knobs import FINITE, NOT_NEGATIVE, POSITIVE, SHARE, Condition, Values, anything_but, list_of, number, one_of, when
 
 
-TRACKERS = {*INTEGRATION_TO_CALLBACK, "all", "none"}
+_TRACKER = one_of(*sorted({*INTEGRATION_TO_CALLBACK, "all", "none"}))
+_TRACKERS = list_of(_TRACKER)
 _TABLE: dict[Values, str] = {
     number("at least 1", lambda x: x >= 1): "per_device_train_batch_size per_device_eval_batch_size num_iterations "
     "gradient_accumulation_steps steps_per_generation generation_batch_size max_completion_length "
@@ -46,12 +31,8 @@ _TABLE: dict[Values, str] = {
     number("at least 1, or 0 (all tokens; also -1)", lambda x: x >= -1): "top_k",
     FINITE: "beta weight_decay entropy_coef max_steps save_steps eval_steps num_generations_eval save_total_limit",
     number("a number", lambda x: x == x): "max_grad_norm entropy_coef_min entropy_coef_max entropy_target",
-    Values("finite numbers, one per reward function", numbers): "reward_weights",
-    Values(
-        "the name of a tracker, or a list of names",
-        lambda x: TRACKERS.issuperset([x] if isinstance(x, str) else x or ()),
-        tuple(sorted(TRACKERS)),
-    ): "report_to",
+    list_of(FINITE, "finite numbers, one per reward function"): "reward_weights",
+    Values("a tracker, or a list", lambda x: _TRACKER.holds(x) or _TRACKERS.holds(x), _TRACKER.names): "report_to",
     Values("`name: value` pairs", lambda x: isinstance(x, dict) or str(x).startswith("{")): "model_init_kwargs",
     # with some unknown choices TRL silently trains by another formula, or stops in the first step
     one_of("grpo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "luspo", "vespo"): "loss_type",
@@ -59,10 +40,6 @@ _TABLE: dict[Values, str] = {
     one_of("group", "batch", "none", True, False): "scale_rewards",
     one_of("sum_then_normalize", "normalize_then_sum"): "multi_objective_aggregation",
     one_of("colocate", "server"): "vllm_mode",
-    Values(
-        "left out without DeepSpeed (pip install 'trl-credit[deepspeed]')",
-        lambda x: not x or find_spec("deepspeed") is not None,
-    ): "deepspeed",
 }
 TRL_VALUES: dict[str, Values] = {name: values for values, names in _TABLE.items() for name in names.split()}
 NONE_TOO = ("top_k", "top_p", "repetition_penalty", "max_grad_norm")  # may be `None`, whatever their annotations say
@@ -124,20 +101,6 @@ BATCH_FIELDS = (
     "num_generations generation_batch_size per_device_train_batch_size steps_per_generation "
     "gradient_accumulation_steps num_iterations"
 ).split()
-
-
-def check_groups(args: Any) -> None:
-    """Checks that the groups of `num_generations` fill the generation batch. Raises `ValueError`."""
-    group, processes = args.num_generations, int(os.environ.get("WORLD_SIZE") or 1)
-    steps = "steps_per_generation" if args.steps_per_generation else "gradient_accumulation_steps"
-    rows = args.per_device_train_batch_size * processes * getattr(args, steps)
-    size = args.generation_batch_size or rows
-    if group is None or size % group == 0:
-        return
-    sizes = ["generation_batch_size"] if args.generation_batch_size else ["per_device_train_batch_size", steps]
-    whole = f"the {size} responses of a generation batch ({values_of(args, sizes)}, {processes} × the process)"
-    nearest = min((n for n in range(2, size + 1) if size % n == 0), key=lambda n: abs(n - group), default=2)
-    raise ValueError(f"num_generations={group} does not divide {whole}: set num_generations={nearest}, or change them.")
 
 
 def check_model(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from datasets import Dataset
@@ -29,7 +29,8 @@ _ANSWER_COLUMNS = ("answer", "solution", "target")
 _GYM = "reasoning_gym:"
 
 
-def _flag(help: str, default: str | None = None) -> str | None:
+def flag(help: str, *, default: Any = None) -> Any:
+    """A field that is a flag of the scripts."""
     return field(default=default, metadata={"help": help})
 
 
@@ -37,22 +38,22 @@ def _flag(help: str, default: str | None = None) -> str | None:
 class DataArguments:
     """What to train or evaluate on. Each field is a flag of the scripts."""
 
-    dataset_name: str | None = _flag(
+    dataset_name: str | None = flag(
         f"{', '.join(SETS)}; reasoning_gym:TASK; a {', '.join(FILE_FORMATS)} file; or a Hub name. Default: the "
         "embedded task."
     )
-    data_dir: str | None = _flag("Folder with files of the known sets (gsm8k.jsonl, …), used instead of the Hub.")
-    dataset_revision: str | None = _flag("Commit, tag or branch of a Hub set. Default: pinned for a known set.")
-    dataset_config: str | None = _flag("Configuration of a Hub set, or the settings of a reasoning_gym task as YAML.")
-    dataset_split: str | None = _flag("Split to use. Default: train, or test for evaluation sets.")
-    prompt_column: str | None = _flag("Column of the prompts. Default: prompt, problem or question.")
-    answer_column: str | None = _flag("Column of the answers. Default: answer, solution or target.")
-    prompt_style: str = _flag(
+    data_dir: str | None = flag("Folder with files of the known sets (gsm8k.jsonl, …), used instead of the Hub.")
+    dataset_revision: str | None = flag("Commit, tag or branch of a Hub set. Default: pinned for a known set.")
+    dataset_config: str | None = flag("Configuration of a Hub set, or the settings of a reasoning_gym task as YAML.")
+    dataset_split: str | None = flag("Split to use. Default: train, or test for evaluation sets.")
+    prompt_column: str | None = flag("Column of the prompts. Default: prompt, problem or question.")
+    answer_column: str | None = flag("Column of the answers. Default: answer, solution or target.")
+    prompt_style: str = flag(
         f"{', '.join(PROMPT_STYLES)}, or a text with {{problem}} in it. Write text: before it to use no chat template.",
         default="boxed",
     )
-    max_prompt_tokens: int | None = _flag("Drop rows whose prompt has more tokens.")
-    decontaminate: list[str] | None = _flag("Drop problems of these evaluation sets from the data, or of 'all'.")
+    max_prompt_tokens: int | None = flag("Drop rows whose prompt has more tokens.")
+    decontaminate: list[str] | None = flag("Drop problems of these evaluation sets from the data, or of 'all'.")
 
 
 def load_from_arguments(
@@ -102,7 +103,7 @@ def load_prompts(
 
     Args:
         name (`str`):
-            A set of `SETS`, `reasoning_gym:TASK`, a JSONL, JSON, Parquet, Arrow or CSV file, or a name on the Hub.
+            A set of `SETS`, `reasoning_gym:TASK`, a JSONL, JSON, Parquet or CSV file, or a name on the Hub.
         data_dir (`str`, *optional*):
             Folder that is searched for known sets instead of the Hub, see docs/data.md.
         revision (`str`, *optional*):
@@ -149,8 +150,9 @@ def load_prompts(
         report = CleaningReport(name, rows=len(source))
     if name in SETS or is_task:
         if prompt_column or answer_column or (config is not None and not is_task):
-            flags = "--prompt_column, --answer_column and --dataset_config"
-            raise ValueError(f"leave out {flags}: those of {name!r} are known")
+            raise ValueError(
+                f"{name!r} has its own --prompt_column, --answer_column and --dataset_config: leave them out"
+            )
         prompt_column, answer_column = "problem", "answer"
     else:
         prompt_column = find_column(source, name, prompt_column, _PROMPT_COLUMNS, "--prompt_column")
@@ -184,9 +186,7 @@ def warn_of_unknown_tokens(prompts: Sequence[str | list[dict]], tokenizer: "PreT
     unknown = ids.count(tokenizer.unk_token_id)
     if tokenizer.unk_token_id is not None and 4 * unknown > len(ids):
         what = f"the model's tokenizer does not know {unknown} of the first {len(ids)} tokens of the data"
-        logger.warning(
-            "%s: set --model_name_or_path (the embedded model knows only the characters of its own task)", what
-        )
+        logger.warning("%s: set --model_name_or_path (the embedded model knows only its own task)", what)
 
 
 def _load_set(
@@ -232,5 +232,4 @@ def _mapping(config: str | dict | None) -> dict:
     try:
         return dict((yaml.safe_load(config) if isinstance(config, str) else config) or {})
     except (yaml.YAMLError, TypeError, ValueError) as error:
-        what = f"--dataset_config of a task must be like '{{size: 1000}}', not {config!r}"
-        raise ValueError(f"{what}: {one_line(error)}") from error
+        raise ValueError(f"--dataset_config={config!r} must be like '{{size: 1000}}': {one_line(error)}") from error

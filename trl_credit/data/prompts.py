@@ -54,9 +54,8 @@ def as_prompts(
         if not prompt:
             raise ValueError(f"{name!r}, row {row} has no {prompt_column}: remove it, or check --prompt_column")
         if not isinstance(prompt, str) and not are_messages(prompt):
-            what = f"a {type(prompt).__name__}, not text or messages with `role` and `content`"
-            fix = "write it as text, or check --prompt_column"
-            raise ValueError(f"{name!r}, row {row}: column {prompt_column!r} holds {what}: {fix}")
+            what = f"column {prompt_column!r} holds neither text nor messages with `role` and `content`"
+            raise ValueError(f"{name!r}, row {row}: {what}: write it as text, or check --prompt_column")
     columns: dict[str, Any] = {}
     replaced = source.select_columns([c for c in source.column_names if c not in ("prompt", "answer", "id")])
     if all(isinstance(prompt, str) for prompt in prompts):
@@ -65,8 +64,7 @@ def as_prompts(
         messages = source.select_columns([prompt_column]).rename_columns({prompt_column: "prompt"})
         replaced = concatenate_datasets([replaced, messages], axis=1)
     else:
-        where = f"{name!r} holds messages in its column {prompt_column!r}"
-        raise ValueError(f"{where}, and this --prompt_style is plain text: take another style, or write them as text")
+        raise ValueError(f"{name!r} holds messages in {prompt_column!r}, and --prompt_style is plain text: change one")
     if answer_column is not None:
         columns["answer"] = pyarrow.array(_answers(source, name, answer_column), pyarrow.string())
     ids = [source[column][:] for column in IDS if column in source.column_names]
@@ -105,6 +103,5 @@ def _answers(source: Dataset, name: str, column: str) -> list[str | None]:
         try:
             texts.append(answer_text(answer))
         except ValueError as error:
-            what = f"column {column!r} holds {error}: write it as text, or check --answer_column"
-            raise ValueError(f"{name!r}, row {row}: {what}") from error
+            raise ValueError(f"{name!r}, row {row}: column {column!r} holds {error}: check --answer_column") from error
     return texts

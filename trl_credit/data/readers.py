@@ -16,7 +16,7 @@ from pyarrow.parquet import ParquetFile
 from ..support.errors import one_line
 
 
-FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
+FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 # what pyarrow and datasets raise for a file or folder with arbitrary content
 DAMAGED = (ValueError, OSError, KeyError, TypeError, AttributeError, NotImplementedError, MemoryError)
 MOST_COLUMNS = 1000  # of a JSON file; if each row has keys of its own, the table grows quadratically
@@ -49,7 +49,7 @@ def read_file(path: str) -> Dataset:
         pass
     kind = FILE_FORMATS[Path(path).suffix.lower()]
     try:
-        table = {"json": _read_json, "csv": _read_csv, "parquet": _read_parquet, "arrow": _read_arrow}[kind](path)
+        table = {"json": _read_json, "csv": _read_csv, "parquet": lambda path: ParquetFile(path).read()}[kind](path)
         table.validate(full=True)  # offsets that point elsewhere would crash the process
         if twice := next((name for name in table.column_names if table.column_names.count(name) > 1), None):
             raise ValueError(f"two columns are called {twice!r}: rename one")
@@ -59,20 +59,6 @@ def read_file(path: str) -> Dataset:
     if len(data) == 0:
         raise ValueError(f"{path!r} has no rows")
     return data
-
-
-def _read_parquet(path: str) -> pyarrow.Table:
-    return ParquetFile(pyarrow.memory_map(path)).read()
-
-
-def _read_arrow(path: str) -> pyarrow.Table:
-    """Reads the stream format, which `datasets` writes, or the file format."""
-    file = pyarrow.memory_map(path)
-    try:
-        return pyarrow.ipc.open_stream(file).read_all()
-    except pyarrow.ArrowInvalid:
-        file.seek(0)
-        return pyarrow.ipc.open_file(file).read_all()
 
 
 def _read_csv(path: str) -> pyarrow.Table:

@@ -74,8 +74,8 @@ def _find_file(name: str, split: str, data_dir: str) -> Path:
     if len(paths) > 1:
         raise ValueError(f"{name!r} is in {data_dir!r} more than once, keep one of {', '.join(p.name for p in paths)}")
     if not paths:
-        needed = f"it needs one of {', '.join(stems)} as {_SUFFIXES} or as a folder of save_to_disk"
-        raise ValueError(f"there is no {name!r} in {data_dir!r}: {needed}. Without --data_dir it comes from the Hub")
+        needed = f"one of {', '.join(stems)} as {_SUFFIXES} or as a folder of save_to_disk"
+        raise ValueError(f"there is no {name!r} in {data_dir!r}: add {needed}, or leave out --data_dir")
     return paths[0]
 
 
@@ -84,5 +84,6 @@ def _read_folder(path: Path, split: str) -> Dataset:
         data = load_from_disk(str(path))
         return data[split] if isinstance(data, DatasetDict) else data
     except DAMAGED as error:
-        what = f"{str(path)!r} cannot be read as a folder of save_to_disk, or has no split {split!r}"
-        raise ValueError(f"{what}: {error}") from error
+        raise ValueError(
+            f"{str(path)!r} cannot be read as a folder of save_to_disk, split {split!r}: {error}"
+        ) from error

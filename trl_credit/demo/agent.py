@@ -125,11 +125,10 @@ class StepCalculator(Calculator):
             The new value.
         """
         letters = self._problem[:-1]
-        left = letters[self._done :]
+        is_right = self._done < len(letters) and (op, x) == right_call(letters[self._done], self._value)
         self.step_rewards.append(0.0)
-        right = bool(left) and (op, x) == right_call(left[0], self._value)
         shown = super().calc(op, x)
-        self.step_rewards[-1] = 1 / len(letters) if right else 0.0
+        self.step_rewards[-1] = is_right / len(letters)
         return shown
 
 

@@ -8,9 +8,9 @@ to 1.2 times as much.
 
 from dataclasses import dataclass, replace
 
-from ..config import CreditConfig
 from ..config.algorithm import settings_from
-from ..config.knobs import POSITIVE, Values, anything_but, knob, numbers, when
+from ..config.credit_config import LOW_HIGH, CreditConfig
+from ..config.knobs import POSITIVE, Values, anything_but, knob, when
 from ..config.rules import PER_TOKEN, TOKEN_MEANS, WEIGHTED_RULE, Rule
 from ..credit.future_kl import future_kl_weight
 from ..credit.tokens import Credit, Tokens, wide
@@ -19,7 +19,7 @@ from .dapo import DAPOConfig
 from .preset import Preset, paper
 
 
-RANGE = Values("two positive numbers, the smaller first", lambda x: numbers(x) and len(x) == 2 and 0.0 < x[0] < x[1])
+RANGE = Values("two positive numbers, the smaller first", lambda x: LOW_HIGH.holds(x) and x[0] > 0.0)
 
 
 @dataclass

@@ -51,10 +51,7 @@ PRESET = Preset(
         arxiv="2510.00194",
     ),
     summary="the log-ratio of a token also has the decayed log-ratios of earlier tokens",
-    use_when=(
-        "you want a trace, and no advantage below −0.1 (lower ones are raised to it); most of the gain that was "
-        "measured here came from this floor"
-    ),
+    use_when="you want a trace, and no advantage below −0.1; most of the gain measured here came from this floor",
     cost="one O(T) scan, and a reference pass (β = 0.04)",
     formula="W = Σ_{k≤t} g^{t−k} (ℓ_k − ℓ°_k), A = group advantage raised to at least −0.1, M = all tokens",
     config=GRPOLambdaConfig,

@@ -42,10 +42,7 @@ PRESET = Preset(
     name="GSPO",
     paper=PAPER,
     summary="one importance ratio per response",
-    use_when=(
-        "responses are long, their token ratios are noisy, and a batch has several updates; "
-        "measured here: no gain over GRPO shown"
-    ),
+    use_when="responses are long, and a batch has several updates; measured here: no gain over GRPO shown",
     cost="as GRPO",
     formula="W = mean over the response of ℓ − ℓ°, A = group advantage, M = all tokens",
     config=GSPOConfig,

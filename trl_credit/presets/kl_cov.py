@@ -85,10 +85,7 @@ PRESET = Preset(
     name="KL-Cov",
     paper=paper(title=TITLE, authors=AUTHORS, arxiv="2505.22617"),
     summary="no clipping, and a penalty on the drift of the tokens of highest covariance of A and ℓ",
-    use_when=(
-        "as Clip-Cov, but the chosen tokens get a KL penalty; Clip-Cov leaves them without a gradient; "
-        "not measured here"
-    ),
+    use_when="as Clip-Cov, but the chosen tokens get a KL penalty instead of no gradient; not measured here",
     cost="one more forward pass per batch, for π_old; it samples once for 8 updates",
     formula="W = 0, A = ρ · group advantage − |log ρ| where (A − mean A)(ℓ° − mean ℓ°) is largest, M = all tokens",
     config=KLCovConfig,

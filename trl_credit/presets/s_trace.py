@@ -32,10 +32,7 @@ PRESET = Preset(
     name="S-trace",
     paper=PAPER,
     summary="eligibility traces from high-entropy tokens",
-    use_when=(
-        "much of a response is free wording that does not change the reward, and the learning rate is small; not where "
-        "the answer is at the very end"
-    ),
+    use_when="the learning rate is small, and much of a response is filler; not where the answer is at the very end",
     cost="one O(T) scan, and a reference pass (β = 0.001)",
     formula="W = sg(ℓ − ℓ°) + (ℓ − sg ℓ) + Σ_{k<t} g^{t−k} z_k (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens",
     config=STraceConfig,

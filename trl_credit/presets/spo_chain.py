@@ -52,10 +52,7 @@ PRESET = Preset(
     name="SPO-chain",
     paper=PAPER,
     summary="segments begin at improbable tokens; rollouts from each boundary estimate its value",
-    use_when=(
-        "you can afford much sampling but few optimizer steps, and the tokens that decide the reward are improbable "
-        "ones"
-    ),
+    use_when="you can afford much sampling but few optimizer steps, and improbable tokens decide the reward",
     cost="186 times the generated tokens; the training passes cost 2.5 times the FLOPs",
     formula="W = ℓ − ℓ°, A = V(segment's end) − V(segment's start), M = tokens with π_old < 0.9",
     config=SPOChainConfig,

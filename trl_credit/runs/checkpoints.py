@@ -236,13 +236,4 @@ def check_layout(checkpoint: str | Path, *, here: str) -> None:
     there = next((name for name, files in LAYOUTS.items() if any(Path(checkpoint).glob(files))), here)
     if there != here:
         what = f"{checkpoint} holds the optimizer of layout {there}, and this run has layout {here}"
-        fix = "launch with the configuration of that run, or start a new run with the checkpoint as the model"
-        raise ValueError(f"{what}: {fix}.")
-
-
-def missing_files(checkpoint: str | Path, *, here: str, rank: int, processes: int) -> list[str]:
-    """Files that a process needs and a checkpoint lacks."""
-    names = [f"rng_state_{rank}.pth" if processes > 1 else "rng_state.pth"]
-    names += ["optimizer.pt"] if here == "plain" else []
-    names += ["scheduler.pt"] if here in ("plain", "FSDP") else []
-    return [name for name in names if not (Path(checkpoint) / name).is_file()]
+        raise ValueError(f"{what}: launch as that run, or start a new one with the checkpoint as the model.")

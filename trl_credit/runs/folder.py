@@ -58,14 +58,7 @@ class RunFolder:
             self.record["lives"][-1].setdefault("changed", {})[name] = [before, after]
             self.write_record(self.path)
 
-    def claim(
-        self,
-        identity: dict[str, Any],
-        *,
-        resume: str | None,
-        task: dict[str, Any] | None = None,
-        trainer: str | None = None,
-    ) -> None:
+    def claim(self, identity: dict[str, Any], *, resume: str | None, task: dict | None, trainer: str | None) -> None:
         """Reserves the folder for a new run, or for one that resumes from a checkpoint.
 
         Args:
@@ -157,14 +150,12 @@ class RunFolder:
             what = f"output_dir={str(short_path(self.path))!r} holds the results of another run ({changed})"
             fix = "choose another, set resume_from_checkpoint=True, or overwrite_output_dir=True (removes checkpoints)"
             raise ValueError(f"{what}: {fix}.")
-        message = "%s holds this run already, which is replaced (resume_from_checkpoint continues it)"
-        logger.warning(message, short_path(self.path))
+        logger.warning("%s holds this run, which is replaced (resume_from_checkpoint continues it)", self.path)
 
     def _resumed(self, identity: dict[str, Any], checkpoint: Path) -> list[dict[str, Any]]:
         step, record, allowed = checkpoint_step(checkpoint), read_run(checkpoint), self._config.allow_changed or []
         if record is None:
-            message = "%s holds no identity of its run (plain TRL?): its settings may differ from this run's"
-            logger.warning(message, checkpoint)
+            logger.warning("%s holds no identity of its run (plain TRL?): its settings may differ", checkpoint)
             return [{"from": step}]
         if unknown := [name for name in allowed if name not in identity and name not in record["identity"]]:
             fix = choose(unknown[0], identity)

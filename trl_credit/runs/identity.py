@@ -125,10 +125,9 @@ def functions_of(trainer: Any) -> dict[str, Any]:
 
 def modules_of(trainer: Any) -> dict[str, str]:
     """Digests of the modules that the run's functions need and have loaded so far, by name."""
-    rewards = [function for function in trainer.reward_funcs if not isinstance(function, nn.Module)]
-    functions = [*_single_functions(trainer).values(), *_environments(trainer).values(), *rewards]
-    functions += trainer.arguments["tools"] or []
-    return {name: _code(digest) for name, digest in helper_modules(map(_unguarded, functions)).items()}
+    functions = [*_single_functions(trainer).values(), *_environments(trainer).values()]
+    functions += trainer.reward_funcs + (trainer.arguments["tools"] or [])
+    return {name: _code(digest) for name, digest in helper_modules(functions).items()}
 
 
 def modules_now(recorded: dict[str, str], *, loaded: dict[str, str]) -> dict[str, str]:
@@ -152,12 +151,8 @@ def _environments(trainer: Any) -> dict[str, Any]:
     return environments if isinstance(environments, dict) else {"": environments} if environments else {}
 
 
-def _unguarded(function: Any) -> Any:
-    return getattr(function, "__wrapped__", function)
-
-
 def _digest(function: Any) -> str:
-    return _code(digest_of(_unguarded(function)))
+    return _code(digest_of(getattr(function, "__wrapped__", function)))  # not of the guard around it
 
 
 def _code(digest: str) -> str:

@@ -288,8 +288,7 @@ class ResumableTrainer(GRPOTrainer):
         self._boundaries.done, self._buffered_inputs = self._step, None
         self._resumed_inside = self._step > 0
         if self._resumed_inside:
-            what = "was taken inside a generation batch: its rest is generated again, unlike in an uninterrupted run"
-            logger.warning("%s %s", checkpoint, what)
+            logger.warning("%s was taken inside a generation batch: its rest is generated again", checkpoint)
 
     def _load_schedule(self, checkpoint: str) -> None:
         """Says that the learning rate jumps if the run has another length now, and sets a peak that was allowed to
@@ -315,10 +314,9 @@ class ResumableTrainer(GRPOTrainer):
 
     def _warn_of_missing_files(self, checkpoint: str) -> None:
         # on every process: each has its own random numbers, and may have its own folder
-        processes = self.processes
-        missing = checkpoints.missing_files(
-            checkpoint, here=self.layout, rank=processes.rank, processes=processes.count
-        )
+        names = [f"rng_state_{self.processes.rank}.pth" if self.processes.count > 1 else "rng_state.pth"]
+        names += {"plain": ["optimizer.pt", "scheduler.pt"], "FSDP": ["scheduler.pt"]}.get(self.layout, [])
+        missing = [name for name in names if not (Path(checkpoint) / name).is_file()]
         if self.args.sync_ref_model and self.state.global_step >= self.args.ref_model_sync_steps:
             missing.append("reference model")  # TRL does not save the synchronised one
         if missing:

@@ -1,10 +1,10 @@
-"""From a command line and YAML files to the arguments of a run."""
+"""Makes the arguments of a run from a command line and YAML files."""
 
 import argparse
 import re
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from trl import ModelConfig
@@ -15,6 +15,7 @@ from ..config.checks import value_errors
 from ..config.knobs import inactive_options, is_default, knobs_of
 from ..config.trl_settings import MODEL_ACTS
 from ..data import DataArguments
+from ..data.prompt_sets import flag
 from ..demo import DEMO_SEGMENTS, TASKS, DemoTask, task_of_model
 from ..presets import PRESETS, summaries
 from ..support.errors import choose, collected, lines_of, together
@@ -36,19 +37,14 @@ _REFUSALS = (ValueError, TypeError, ArithmeticError, ImportError, RuntimeError, 
 
 @dataclass
 class ScriptArguments:
-    algo: str = field(default="s_trace", metadata={"help": "Algorithm."})
-    reward: list[str] | None = field(
-        default=None,
-        metadata={
-            "help": "accuracy, format, soft_overlong, knights_and_knaves, demo, demo_agent, package.module.function "
-            "or file.py:function; several add up. Default: that of the data set."
-        },
+    algo: str = flag("Algorithm.", default="s_trace")
+    reward: list[str] | None = flag(
+        "accuracy, format, soft_overlong, knights_and_knaves, demo, demo_agent, package.module.function or "
+        "file.py:function; several add up. Default: that of the data set."
     )
-    evaluation_protocol: str | None = field(default=None, metadata={"help": "Evaluate during training."})
-    evaluate_on: list[str] | None = field(
-        default=None, metadata={"help": "Sets to evaluate on, by name. Default: all sets of the protocol."}
-    )
-    evaluate_every: int = field(default=100, metadata={"help": "Optimizer steps between two evaluations."})
+    evaluation_protocol: str | None = flag("Evaluate during training.")
+    evaluate_on: list[str] | None = flag("Sets to evaluate on, by name. Default: all sets of the protocol.")
+    evaluate_every: int = flag("Optimizer steps between two evaluations.", default=100)
 
 
 class Choices(NamedTuple):
@@ -61,28 +57,17 @@ class Choices(NamedTuple):
     files: dict[str, Any]
 
 
-class _Read(NamedTuple):
-    """The value of every field, before a configuration is built from them, the names of the fields that were set, the
-    settings of the files, and the errors in names of fields and flags."""
-
-    values: argparse.Namespace
-    names: list[str]
-    config: dict[str, Any]
-    parser: FlagParser
-    errors: list[Exception]
-
-
 def _read(
     argv: list[str],
     protocols: Protocols,
     program: dict[str, str],
     flags: Collection[str] = (),
     lacks: Collection[str] = (),
-    settings: Mapping[str, Any] | None = None,
-) -> _Read:
+) -> tuple[argparse.Namespace, list[str], dict[str, Any], FlagParser, list[Exception]]:
+    """The value of every field, before a configuration is built from them, the names of the fields that were set, the
+    settings of the files, the parser, and the errors in names of fields and flags."""
     typed, config, files, words = read_files(argv)
-    files |= dict.fromkeys(settings or (), "the settings")
-    config = {name: value for name, value in (config | dict(settings or {})).items() if name not in lacks}
+    config = {name: value for name, value in config.items() if name not in lacks}
     words += [f"--{name}={value}" for name, value in typed.items()]
     chosen = {"algo": ScriptArguments.algo} | config | typed
     algo = str(chosen["algo"])
@@ -109,7 +94,7 @@ def _read(
         segments = {name: value for name, value in DEMO_SEGMENTS.items() if name not in read_values}
         parser.set_defaults(**active_part(segments, vars(values)))
         values = parser.parse_known_args(words)[0]
-    return _Read(values, [*read_values, *typed_fields(words)], config, parser, names)
+    return values, [*read_values, *typed_fields(words)], config, parser, names
 
 
 def _parser(chosen: Mapping[str, Any], protocols: Protocols, program: dict[str, str], *, runs_code: bool) -> FlagParser:
@@ -119,8 +104,7 @@ def _parser(chosen: Mapping[str, Any], protocols: Protocols, program: dict[str, 
     """
     algo, task = str(chosen["algo"]), _task(chosen)
     helps = {"algo": f"Algorithm: {summaries().replace('%', '%%')}."}
-    if protocols:
-        helps["evaluation_protocol"] = f"Evaluate during training, by one of {', '.join(protocols)}."
+    helps["evaluation_protocol"] = f"Evaluate during training, by one of {', '.join(protocols)}."
     with nullcontext() if runs_code else names_alone():
         config_class = _config_class(chosen)
     parser = FlagParser((ScriptArguments, DataArguments, config_class, ModelConfig), helps=helps, **program)
@@ -166,10 +150,10 @@ def inactive_settings(argv: list[str], *, lacks: Collection[str] = ()) -> list[s
     missing = {name for name in lacks if {name, f"no_{name}"} & own}
     for name in missing:
         argv = without_flag(without_flag(argv, name), f"no_{name}")
-    read = _read(argv, {}, {}, lacks=lacks)
-    values = vars(read.values)
-    settings = {name: values[name] for name in read.names if name in values}
-    active = active_part(settings, values, knobs_of(read.parser.classes[2]))
+    read_values, names, _, parser, _ = _read(argv, {}, {}, lacks=lacks)
+    values = vars(read_values)
+    settings = {name: values[name] for name in names if name in values}
+    active = active_part(settings, values, knobs_of(parser.classes[2]))
     return sorted({*settings, *missing} - active.keys())
 
 
@@ -180,7 +164,6 @@ def parse_arguments(
     protocols: Protocols | None = None,
     flags: Collection[str] = (),
     lacks: Collection[str] = (),
-    settings: Mapping[str, Any] | None = None,
     **program: str,
 ) -> Choices:
     """Parses flags over the YAML files of `--config a.yaml b.yaml …`, later files over earlier ones.
@@ -199,8 +182,6 @@ def parse_arguments(
             Flags that the caller has taken out of `argv`, for the message about an unknown one.
         lacks (collection of `str`, *optional*):
             Settings of the files that are left out.
-        settings (mapping of `str` to value, *optional*):
-            Further settings as in a file, over those of the files.
         program (`str`):
             `prog` and `epilog` of `--help`.
 
@@ -208,7 +189,7 @@ def parse_arguments(
         ValueError: a file that cannot be read, an unknown algorithm or field, or a value that is refused; the message
             has a line for each, which names the field, and the file that set it.
     """
-    values, _, config, parser, errors = _read(argv, protocols or {}, program, flags, lacks, settings)
+    values, _, config, parser, errors = _read(argv, protocols or {}, program, flags, lacks)
     for name, value in vars(values).items():
         if value == "" and parser.get_default(name) != "":
             errors.append(ValueError(f"--{name} is empty: give it a value, or leave it out"))

@@ -44,9 +44,8 @@ class FlagParser(OneLineParser, TrlParser):
         self._helps |= helps or {}
         super().__init__(dataclass_types=self.classes, add_help=False, **kwargs)
         self.add_argument("--help", "-h", nargs="?", choices=["all"], action=_PrintHelp, default=SUPPRESS)
-        self.add_argument(
-            "--config", nargs="+", metavar="FILE", help="YAML files of settings, or recipes by name.", default=SUPPRESS
-        )
+        files = "YAML files of settings, or recipes by name."
+        self.add_argument("--config", nargs="+", metavar="FILE", help=files, default=SUPPRESS)
 
     def add_argument(self, *names: Any, **kwargs: Any) -> Action:
         """Adds a flag with the help of its field; one that may be `None` accepts that word."""
@@ -89,8 +88,8 @@ class FlagParser(OneLineParser, TrlParser):
 
     def format_help(self, *, full: bool = False) -> str:
         """The short page, or that of `--help all` (see [`~trl_credit.settings.help.page`])."""
-        shown = [a for a in self._actions if a.dest != "help" and not a.option_strings[0].startswith("--no_")]
-        return page(self.prog, self.epilog or "", shown, self._knobs, full=full)
+        actions = [a for a in self._actions if a.dest != "help" and not a.option_strings[0].startswith("--no_")]
+        return page(self.prog, self.epilog or "", actions, self._knobs, full=full)
 
 
 class _PrintHelp(Action):

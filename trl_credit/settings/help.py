@@ -27,11 +27,12 @@ _RUN_FLAGS = (
 ).split()
 _MODEL_FLAGS = "model_name_or_path dtype use_peft".split()  # those of TRL that are on the short page too
 _REWARDS = "reward reward_weights multi_objective_aggregation scale_rewards".split()
+# the first that has a field
 _OF_CLASS = {
-    DataArguments: "Data",
-    ModelConfig: "Model",
-    TrainingArguments: "transformers' (TrainingArguments)",
-    GRPOConfig: "TRL's (GRPOConfig)",
+    "Data": DataArguments,
+    "Model": ModelConfig,
+    "transformers' (TrainingArguments)": TrainingArguments,
+    "TRL's (GRPOConfig)": GRPOConfig,
 }
 _HEADINGS = (
     *(RUN, "Model", "Data", "Rewards", "Credit", "Steps and turns", "Groups and prompts", "Segments", "Rollouts"),
@@ -78,28 +79,24 @@ def page(prog: str, epilog: str, actions: Sequence[Action], knobs: Mapping[str, 
         hidden = {*idle, *of_trl.difference(_RUN_FLAGS, _MODEL_FLAGS, knobs)}
         rest = f"--help all describes all {len(actions)} flags, including those of TRL and transformers."
         epilog = "\n\n".join([fill(f"No effect with these defaults: {', '.join(idle)}."), rest, epilog])
-    groups = {title: shown.add_argument_group(title) for title in _HEADINGS}
+    groups, headings = {title: shown.add_argument_group(title) for title in _HEADINGS}, _headings(knobs)
     order = {name: place for place, name in enumerate(dict.fromkeys([*_RUN_FLAGS, *knobs]))}
     for action in sorted(actions, key=lambda action: order.get(action.dest, len(order))):
         if action.dest not in hidden:
             metavar = action.metavar or _KINDS.get(getattr(action.type, "__name__", ""), "TEXT")
             metavar = "CHOICE" if action.choices else metavar
             text = _text(action, knobs.get(action.dest), full).replace("%", "%%")
-            group = groups[_heading(action.dest, knobs)]
+            group = groups[headings.get(action.dest, "Evaluation")]
             group.add_argument(action.option_strings[0], nargs=action.nargs, metavar=metavar, help=text)
     shown.epilog = epilog
     return shown.format_help()
 
 
-def _heading(name: str, knobs: Mapping[str, Knob]) -> str:
-    if name in _RUN_FLAGS:
-        return RUN
-    if name in knobs:
-        return knobs[name].heading
-    if name in _REWARDS:
-        return "Rewards"
-    of = next((of for of in _OF_CLASS if name in of.__dataclass_fields__), None)
-    return _OF_CLASS[of] if of is not None else "Evaluation" if name.startswith("evaluat") else "Credit"
+def _headings(knobs: Mapping[str, Knob]) -> dict[str, str]:
+    """Flag → its heading; those of an evaluation are left out."""
+    of_class = {f.name: title for title, of in reversed(_OF_CLASS.items()) for f in fields(of)}
+    own = {name: knob.heading for name, knob in knobs.items()}
+    return of_class | dict.fromkeys(_REWARDS, "Rewards") | own | dict.fromkeys(_RUN_FLAGS, RUN)
 
 
 def _text(action: Action, knob: Knob | None, full: bool) -> str:

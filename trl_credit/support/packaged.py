@@ -44,5 +44,4 @@ def accelerate_settings(name: str) -> dict[str, Any]:
     try:
         return dict(yaml.safe_load(text) or {})
     except (yaml.YAMLError, TypeError, ValueError) as error:
-        what = f"--accelerate_config {name!r} is no mapping of names to values in YAML"
-        raise ValueError(f"{what}: {one_line(error)}") from error
+        raise ValueError(f"--accelerate_config {name!r} is no mapping in YAML: {one_line(error)}") from error

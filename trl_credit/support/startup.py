@@ -8,7 +8,6 @@ import warnings
 from .signals import end_at_once
 
 
-_VLLM_VERSION = "TRL currently supports vLLM versions"
 # transformers 5.23, for names that TRL still uses
 _OLD_NAME = r"`\w*gradient_checkpointing\w*` is deprecated and will be removed in v6"
 
@@ -20,14 +19,7 @@ def begin() -> None:
 
 
 def quiet_start() -> None:
-    """Hides messages of libraries that no user can act on, by their exact words: vLLM's version in runs without vLLM
-    (see [`show_vllm_version`]) and deprecated names that TRL uses. All others are shown."""
-    warnings.filterwarnings("ignore", message=_VLLM_VERSION, category=UserWarning)
-    quiet_old_names()
-
-
-def quiet_old_names() -> None:
-    """Hides the warnings of transformers about deprecated names that TRL uses, in Python runs too."""
+    """Hides the warnings of transformers about deprecated names that TRL uses, on which no user can act."""
     warnings.filterwarnings("ignore", message=_OLD_NAME, category=FutureWarning)
 
 
@@ -40,8 +32,3 @@ def prepare_process(*, imports: bool = True) -> None:
     disable_progress_bar()  # the bar of loading; training and evaluation have their own
     if imports:
         sys.path.append(os.getcwd())  # for --reward package.module.function
-
-
-def show_vllm_version() -> None:
-    """For runs with vLLM: shows TRL's warning about an unknown vLLM version again, once."""
-    warnings.filterwarnings("once", message=_VLLM_VERSION, category=UserWarning)

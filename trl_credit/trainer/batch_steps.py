@@ -1,7 +1,6 @@
 """What every generation batch goes through, wherever its rows come from: the order of A, statistics, counts."""
 
 import math
-from typing import Any
 
 import torch
 
@@ -39,17 +38,17 @@ class BatchSteps:
         self._args, self._engine, self._normalizer, self._belief = engine.args, engine, normalizer, belief
         self._algorithm, self._meter, self._processes = algorithm, engine.meter, engine.processes
 
-    def __call__(self, made: GenerationBatch, examples: list[dict[str, Any]]) -> None:
-        """Applies all steps to a batch, sampled from `examples` of the data set on this process. Collective."""
-        self._order(made)
+    def __call__(self, generation: GenerationBatch) -> None:
+        """Applies all steps to a batch. Collective."""
+        self._order(generation)
         if self._algorithm.statistics is not None:
-            self._take_statistics(made, examples)
-        self._count_and_log(made)
+            self._take_statistics(generation)
+        self._count_and_log(generation)
 
-    def _order(self, made: GenerationBatch) -> None:
+    def _order(self, generation: GenerationBatch) -> None:
         """Weighs advantages by difficulty, makes M and whitens over the batch, and moves the belief. Makes the pass for
         π_old only if that is needed now. A batch without a score has no difficulty."""
-        batch, args, accuracy = made.batch, self._args, made.accuracy
+        batch, args, accuracy = generation.batch, self._args, generation.accuracy
         # a custom mask gets whole batches, whatever the loss: it may compare rows
         reads_batch = args.whiten_advantages == "batch" or "token_mask" in args.custom_functions()
         reads_batch |= self._algorithm.statistics is not None
@@ -58,23 +57,23 @@ class BatchSteps:
             self._engine.fill_old_logps(batch)
         mask_t = batch.mask_t
         prior = None if self._belief is None or math.isnan(accuracy) else self._belief.prior(accuracy)
-        made.prior = prior
+        generation.prior = prior
         tokens = {"old_logp_t": batch.old_logp_t, "segment_ids": segments_of(batch.data, mask_t), "mask_t": mask_t}
-        weighing = {"p_hat": made.p_hat, "prior": prior}
-        ordered = in_batch(args, made.advantages, **weighing, **tokens, reduce=self._processes.sum)
+        weighing = {"p_hat": generation.p_hat, "prior": prior}
+        ordered = in_batch(args, generation.advantages, **weighing, **tokens, reduce=self._processes.sum)
         batch.advantages = ordered.advantages
         if ordered.kept_t is not None and ordered.kept_t is not mask_t:  # else the loss makes M, from its own pass
             batch.policy_mask_t = ordered.kept_t
         if prior is None:
             return
         self._meter.append([("difficulty_belief", prior)])
-        self._meter.record(difficulty_statistics(ordered.phi, made.advantages, p_hat=ordered.p_hat, prior=prior))
-        if made.moves_belief and (step := self._belief.update(accuracy)) is not None:
+        self._meter.record(difficulty_statistics(ordered.phi, generation.advantages, p_hat=ordered.p_hat, prior=prior))
+        if generation.moves_belief and (step := self._belief.update(accuracy)) is not None:
             self._meter.append(zip(("difficulty_rate", "difficulty_floor"), map(float, step), strict=True))
 
-    def _take_statistics(self, made: GenerationBatch, examples: list[dict[str, Any]]) -> None:
+    def _take_statistics(self, generation: GenerationBatch) -> None:
         """Sets what the algorithm takes of the whole batch. Collective."""
-        batch, needs, is_tree = made.batch, self._algorithm.needs, made.plan is not None
+        batch, needs, is_tree = generation.batch, self._algorithm.needs, generation.plan is not None
         mask_t, logp_t = batch.mask_t, None
         if "logps" in needs:
             logp_t = batch.sampling_logp_t if batch.old_logp_t is None else batch.old_logp_t
@@ -87,43 +86,43 @@ class BatchSteps:
             logp_t=logp_t,
             rewards=None if is_tree else batch.rewards,
             reward_columns=None if is_tree else batch.rewards_per_func,
-            columns=examples if "columns" in needs and not is_tree else None,
+            columns=generation.examples if "columns" in needs and not is_tree else None,
             token_ids=batch.data[keys.COMPLETION_IDS],
             segment_ids=segment_ids,
             turn_ids=segment_ids if batch.turn_ids is None else batch.turn_ids,
-            group_ids=self._groups(made),
+            group_ids=self._groups(generation),
             mask_t=mask_t if batch.policy_mask_t is None else batch.policy_mask_t,
-            is_training=made.moves_belief,
-            generator=torch.Generator().manual_seed(seed_from(self._args.seed, *made.place)),
+            is_training=generation.moves_belief,
+            generator=torch.Generator().manual_seed(seed_from(self._args.seed, *generation.place)),
         )
         batch.statistics_t = statistics.over_processes(self._algorithm, self._args, self._processes, own)
 
-    def _groups(self, made: GenerationBatch) -> torch.Tensor:
+    def _groups(self, generation: GenerationBatch) -> torch.Tensor:
         """A number for the prompt of each row of this process, shape (B,)."""
-        rows = made.batch.mask_t.size(0)
-        number = torch.arange(rows, device=made.batch.mask_t.device) + self._processes.rank * rows
+        rows = generation.batch.mask_t.size(0)
+        number = torch.arange(rows, device=generation.batch.mask_t.device) + self._processes.rank * rows
         # rows come prompt after prompt, and a group may begin on one process and end on the next
-        return number // self._engine.group_size if made.prompts is None else made.prompts
+        return number // self._engine.group_size if generation.prompts is None else generation.prompts
 
-    def _count_and_log(self, made: GenerationBatch) -> None:
+    def _count_and_log(self, generation: GenerationBatch) -> None:
         """Sets what the loss divides by, and logs group metrics and the advantages. At most one collective call.
 
         The logged advantages replace TRL's. They are those that the loss uses, before a whitening by micro-batch; for
         chains, the sum over the segments of each response.
         """
-        batch, columns = made.batch, {}
+        batch, columns = generation.batch, {}
         kept_t = batch.mask_t if batch.policy_mask_t is None else batch.policy_mask_t
         recounts = self._normalizer.counts_batch and (kept_t is batch.policy_mask_t or batch.segment_ids is not None)
         if recounts or self._args.prompt_average:
             columns["kept"] = kept_t.sum(-1).long()
         if self._args.prompt_average:
-            columns["prompts"] = self._groups(made)
-        if made.plan is None:
+            columns["prompts"] = self._groups(generation)
+        if generation.plan is None:
             ids = batch.data[keys.COMPLETION_IDS]
             columns["hashes"] = response_hashes(ids, pad_token_id=self._engine.pad_token_id)
-            columns["shown"] = shown_advantages(self._args, batch) if made.logged is None else made.logged
-        if made.credited is not None:
-            columns["credited"] = made.credited
+            columns["shown"] = shown_advantages(self._args, batch) if generation.logged is None else generation.logged
+        if generation.credited is not None:
+            columns["credited"] = generation.credited
         if not columns:
             return
         gathered = dict(zip(columns, self._processes.gather_columns(*columns.values()), strict=True))
@@ -131,7 +130,7 @@ class BatchSteps:
             batch.loss_tokens = gathered["kept"].sum()
         if self._args.prompt_average:
             batch.row_weight = batch.own_rows(prompt_weights(gathered["kept"], gathered["prompts"]))
-        if made.plan is None:
+        if generation.plan is None:
             self._engine.log.advantages(gathered["shown"].tolist())
             of_group = {"num_generations": self._engine.group_size, "credited": gathered.get("credited")}
             self._meter.append(group_statistics(batch.rewards, gathered["hashes"], **of_group).items())

@@ -31,21 +31,21 @@ FirstRows = tuple[str, Dataset | IterableDataset, list[dict[str, Any]]]
 
 def read_rows(args: CreditConfig, kwargs: dict[str, Any]) -> list[FirstRows]:
     """The first rows of the data sets of a trainer that is being made with the arguments `kwargs`."""
+    datasets = {"train_dataset": kwargs.get("train_dataset")}
+    evaluated = kwargs.get("eval_dataset")
+    is_named = isinstance(evaluated, Mapping)
+    datasets |= {f"eval_dataset[{x!r}]": evaluated[x] for x in evaluated} if is_named else {"eval_dataset": evaluated}
     sets: list[FirstRows] = []
-    for what in ("train_dataset", "eval_dataset"):
-        is_named = isinstance(kwargs.get(what), Mapping)
-        datasets = dict(kwargs[what]) if is_named else {None: kwargs.get(what)}
-        for name, data in datasets.items():
-            rows = []
-            if isinstance(data, IterableDataset):
-                count = min(FIRST_ROWS, args.generation_batch_size // args.num_generations)
-                rows = read_first_rows(data, count=count, seed=args.seed)
-            elif isinstance(data, Dataset):
-                with random_numbers(args.seed):  # a transform may draw some
-                    rows = [data[i] for i in range(min(FIRST_ROWS, len(data)))]
-            if rows:
-                sets.append((f"{what}[{name!r}]" if is_named else what, datasets[name], rows))
-        kwargs |= {what: datasets if is_named else datasets[None]}
+    for what, data in datasets.items():
+        rows = []
+        if isinstance(data, IterableDataset):
+            count = min(FIRST_ROWS, args.generation_batch_size // args.num_generations)
+            rows = read_first_rows(data, count=count, seed=args.seed)
+        elif isinstance(data, Dataset):
+            with random_numbers(args.seed):  # a transform may draw some
+                rows = [data[i] for i in range(min(FIRST_ROWS, len(data)))]
+        if rows:
+            sets.append((what, data, rows))
     return sets
 
 
@@ -60,8 +60,7 @@ def with_adapter(model: Any, args: CreditConfig, kwargs: dict[str, Any]) -> Any:
     if not isinstance(model, str) or (base := adapter_base(model, says=says)) is None:
         return model
     if kwargs.get("peft_config") is not None:
-        fix = f"leave it out, or merge the adapter into {base} first and train on the result"
-        raise ValueError(f"{model!r} is an adapter, and peft_config (--use_peft) starts a new one: {fix}")
+        raise ValueError(f"{model!r} is an adapter, and peft_config starts a new one: leave it out, or merge first")
     loading = {"trust_remote_code": args.trust_remote_code, **(args.model_init_kwargs or {})}
     if args.distributed_state.distributed_type in ("MULTI_GPU", "DEEPSPEED"):
         loading["device_map"] = None
@@ -78,15 +77,6 @@ def context_of(trainer: GRPOTrainer) -> int | None:
     """Tokens that prompt and response may have together; `None` if neither engine nor model says so."""
     own = trainer.args.vllm_max_model_length if trainer.use_vllm else None
     return own or getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
-
-
-def limit_to_context(trainer: GRPOTrainer) -> None:
-    """Has transformers end responses where the context ends, if they may have all of it: `max_completion_length=None`.
-    vLLM always does so."""
-    context = context_of(trainer)
-    if trainer.args.max_completion_length == context and not trainer.use_vllm:
-        trainer.generation_config.update(max_new_tokens=None, max_length=context)
-        trainer.generation_kwargs.update(max_new_tokens=None, max_length=context)
 
 
 def room_after(prompt_length: int, context: float, *, where: str = "") -> float:
@@ -113,8 +103,7 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
         raise ValueError(f"no parameter of the model requires a gradient, so the run would change nothing: {fix}.")
     if args.max_completion_length is None:  # the engine ends a response where the context does
         if context is None:
-            what = "max_completion_length=None needs a context, and the model has no max_position_embeddings"
-            raise ValueError(f"{what}: set a number of tokens.")
+            raise ValueError("max_completion_length=None and a model with no max_position_embeddings: set a number.")
         args.max_completion_length = trainer.max_completion_length = context
     # transformers sets it again; a processor that TRL has loaded is unknown here
     trainer.processing_class = arguments["processing_class"] or (None if trainer._is_vlm else trainer._tokenizer)
@@ -145,10 +134,7 @@ def _check_generation(args: CreditConfig) -> None:
         fix = did_you_mean(name, known) or ": leave it out."
         raise ValueError(f"generation_kwargs: transformers' GenerationConfig has no {name!r}{fix}")
     if settings.get("stop_strings"):
-        fix = "set eos_token_id to the tokens that end a response, or generate with vLLM's `stop`"
-        raise ValueError(
-            f"generation_kwargs: after stop_strings transformers writes padding, which would train: {fix}."
-        )
+        raise ValueError("generation_kwargs: stop_strings would train padding: set eos_token_id, or use vLLM's `stop`.")
 
 
 def _prompts(data: Any, rows: list[dict[str, Any]]) -> list[Any]:

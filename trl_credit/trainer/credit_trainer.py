@@ -13,15 +13,14 @@ types, metrics, entropy bonus and every correction are TRL's own.
 
 import contextlib
 import functools
+import inspect
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
 import torch
 import trl
-from datasets import Dataset, IterableDataset
-from peft import PeftConfig, PeftModel
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, ProcessorMixin, TrainerCallback
+from transformers import TrainerCallback
 from trl.trainer.utils import get_config_model_id
 
 from ..config import CreditConfig
@@ -44,7 +43,7 @@ from ..rollouts.sources import GenerationBatch, Responses
 from ..runs.checkpoints import ObjectState
 from ..runs.resumable import ResumableTrainer
 from ..support.signals import let_threads_finish
-from ..support.startup import quiet_old_names
+from ..support.startup import quiet_start
 from ..support.threads import threads_for
 from . import before_run, refusals
 from .batch_steps import BatchSteps
@@ -57,8 +56,12 @@ from .probes import Probes
 
 refusals.check_trl_version(trl.__version__)
 
-# local variables of a trainer's `__init__`; the others are arguments of GRPOTrainer
-_NOT_OF_TRL = ("self", "__class__", "model", "reward_funcs", "args", "newer")
+P = ParamSpec("P")
+
+
+def _with_arguments_of(original: Callable[P, Any]) -> Callable[[Callable[..., None]], Callable[P, None]]:
+    """Decorator of a method that has the signature of another one for `help` and editors."""
+    return functools.wraps(original, assigned=())
 
 
 class _SkippedUpdate(Exception):
@@ -121,30 +124,17 @@ class CreditTrainer(ResumableTrainer):
             cls._name, cls._paper, cls.config_class = preset.name, preset.paper, preset.config
             cls._tag_names = [*CreditTrainer._tag_names, preset.tag]
 
-    def __init__(
-        self,
-        model: str | PreTrainedModel | PeftModel,
-        reward_funcs: Any = None,
-        args: CreditConfig | None = None,
-        train_dataset: Dataset | IterableDataset | None = None,
-        eval_dataset: Dataset | IterableDataset | dict[str, Dataset | IterableDataset] | None = None,
-        processing_class: PreTrainedTokenizerBase | ProcessorMixin | None = None,
-        reward_processing_classes: PreTrainedTokenizerBase | list[PreTrainedTokenizerBase] | None = None,
-        callbacks: list[TrainerCallback] | None = None,
-        optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
-        quantization_config: Any = None,
-        peft_config: PeftConfig | None = None,
-        tools: list[Callable] | None = None,
-        rollout_func: Callable | None = None,
-        environment_factory: Any = None,
-        **newer: Any,
-    ) -> None:
-        rollout_func = rollout_func and guard_rollout(rollout_func)
-        kwargs = {name: x for name, x in (locals() | newer).items() if name not in _NOT_OF_TRL and x is not None}
+    @_with_arguments_of(trl.GRPOTrainer.__init__)
+    def __init__(self, *values: Any, **kwargs: Any) -> None:
+        arguments = inspect.signature(trl.GRPOTrainer.__init__).bind(self, *values, **kwargs).arguments
+        kwargs = {name: x for name, x in arguments.items() if name != "self" and x is not None}
+        model, reward_funcs, args = (kwargs.pop(name, None) for name in ("model", "reward_funcs", "args"))
+        if "rollout_func" in kwargs:
+            kwargs["rollout_func"] = guard_rollout(kwargs["rollout_func"])
         if args is None:
             model_name = model if isinstance(model, str) else get_config_model_id(model.config)
             args = self.config_class(f"{model_name.split('/')[-1]}-{self._name}")
-        quiet_old_names()
+        quiet_start()
         refusals.check_arguments(args, kwargs, expected=self.config_class)
         refusals.check_overrides(type(self), CreditTrainer)
         self._first_rows = before_run.read_rows(args, kwargs)
@@ -255,26 +245,26 @@ class CreditTrainer(ResumableTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         self.overrides.ran.add("_generate_and_score_completions")
-        made = self.make_batch(inputs)
+        generation = self.make_batch(inputs)
         if self.model.training:  # an evaluation between two updates must not change the training batch
-            self._rollout_log.sampled(made, made.examples)
-            note_sample(self, made.batch.rewards)
-            if made.plan is not None and not made.plan.drawn and self._nonfinite.skips_batches:
-                made.batch.no_update = [True] * len(inputs)
-        return made.batch.data
+            self._rollout_log.sampled(generation, generation.examples)
+            note_sample(self, generation.batch.rewards)
+            if generation.plan is not None and not generation.plan.drawn and self._nonfinite.skips_batches:
+                generation.batch.no_update = [True] * len(inputs)
+        return generation.batch.data
 
     def make_batch(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         """The batch of responses to rows of the data set, every prompt repeated, which TRL then cuts. Collective."""
         source = self.source
         source.check(inputs)
         with engine_awake(self) if source.calls_engine_again else contextlib.nullcontext():
-            made = source.make(inputs)
-        made.batch.advantages = made.advantages
+            generation = source.make(inputs)
+        generation.batch.advantages = generation.advantages
         # not in evaluation, nor for a batch generated again after a resume, which was counted before
-        made.moves_belief = self.model.training and not self.resumes_inside_batch()
-        made.place = self._place
-        self._batch_steps(made, made.examples)
-        return made
+        generation.moves_belief = self.model.training and not self.resumes_inside_batch()
+        generation.place = self._place
+        self._batch_steps(generation)
+        return generation
 
     # A micro-batch goes through TRL's loss
 

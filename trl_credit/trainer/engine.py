@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from accelerate.logging import get_logger
-from tqdm.auto import tqdm
 from trl import GRPOTrainer
 
 from ..loss import keys
@@ -22,17 +21,16 @@ from ..rollouts.policy import Continuation, Plan
 from ..rollouts.replay import Row, padded_rows
 from ..rollouts.returns import StepScores, return_advantages, shown_rewards
 from ..runs.resumable import ResumableTrainer
-from .before_run import context_of, limit_to_context, room_after
+from .before_run import context_of, room_after
 from .engine_calls import GETS_COUNT, PerPrompt, prefilled_once, temporarily
 from .environments import Environments
-from .scoring import Rollouts, TrlScoring
+from .scoring import TrlScoring
+from .step_rewards import Rollouts
 from .trl_log import TrlLog
 from .turn_rollouts import TurnRollouts
 
 
 logger = get_logger(__name__)
-
-PROGRESS_DELAY = 4.0  # seconds before a progress bar of rollouts appears
 
 
 @dataclass
@@ -86,9 +84,12 @@ class TrlEngine(TrlScoring):
         self.sampling: SamplePass | None = None
         self.log = TrlLog(trainer, meter)
         self.record, self.timed = self.log.record, meter.timed
-        self._turn_rollouts = TurnRollouts(trainer, self, self.continue_prefixes)
+        self._turn_rollouts = TurnRollouts(trainer, self)
         self.continue_turns = self._turn_rollouts.continue_from
-        limit_to_context(trainer)
+        context = context_of(trainer)
+        if self.args.max_completion_length == context and not self.use_vllm:  # vLLM ends responses there itself
+            trainer.generation_config.update(max_new_tokens=None, max_length=context)
+            trainer.generation_kwargs.update(max_new_tokens=None, max_length=context)
 
     @property
     def group_size(self) -> int:
@@ -290,14 +291,9 @@ class TrlEngine(TrlScoring):
         if count > 1:
             most = max_of_each([x for p in parts for x in (len(p), max((budgets[k] for k in p), default=1))])
         by_prefix: list[list[Continuation]] = [[]] * len(prefixes)
-        calls = [*zip(parts, most[::2], most[1::2], strict=False)]
-        is_hidden = count < 2 or self.args.disable_tqdm or not self.processes.is_main
-        for part, width, limit in tqdm(calls, disable=is_hidden, leave=False, delay=PROGRESS_DELAY):
+        for part, width, limit in zip(parts, most[::2], most[1::2], strict=False):
             sizes = {"budgets": [budgets[k] for k in part], "most": width, "limit": limit}
             continuations = self._continue_once([prefixes[k] for k in part], n=n, **sizes)
-            if len(continuations) != n * len(part):
-                what = f"the generation engine returned {len(continuations)} continuations, not {n * len(part)}"
-                raise RuntimeError(f"{what}: see its messages, and lower rollout_batch_size if it ran out of memory.")
             for place, k in enumerate(part):
                 by_prefix[k] = continuations[place * n : (place + 1) * n]
         return [continuation for of_prefix in by_prefix for continuation in of_prefix]

@@ -100,8 +100,7 @@ class Environments:
         trainer, args = self._trainer, self._trainer.args
         shares_engine = args.use_vllm and (args.vllm_mode == "server" or args.vllm_tensor_parallel_size > 1)
         if trainer.accelerator.num_processes > 1 and (shares_engine or trainer.layout in ("ZeRO-3", "FSDP")):
-            what = "segmentation='turns' on several processes that share an engine, or weights (ZeRO-3, FSDP)"
-            raise ValueError(f"{what}: give each process an engine and weights of its own.")
+            raise ValueError("segmentation='turns': give each process its own engine and weights (no ZeRO-3, no FSDP).")
 
     # While a batch is sampled
 

@@ -130,11 +130,10 @@ class Probes:
     """
 
     def __init__(self, trainer: GRPOTrainer, needs: Collection[str]) -> None:
-        self._trainer, self._asked, self._adds_entropy = trainer, (), False
+        self._trainer, self._names, self._adds_entropy = trainer, (), False
         self._reads_hidden = "hidden" in needs
         if self._reads_hidden and trainer.args.torch_compile:
-            what = f"credit={trainer.args.credit!r} needs hidden states, which are read by a hook"
-            raise ValueError(f"{what} that a compiled model may skip: set torch_compile=False.")
+            raise ValueError(f"credit={trainer.args.credit!r} reads hidden states by a hook: set torch_compile=False.")
         model, reference = self._inner(trainer.model), getattr(trainer, "ref_model", None)
         self._reads_reference = trainer.args.selector == "entropy_reference"
         add_head = getattr(trl_utils, "add_fused_lm_head", None)  # before TRL 1.16 any pass can compute entropies
@@ -150,33 +149,33 @@ class Probes:
 
     def run(self, passes: Callable[[], tuple], owner: LossPass | SamplePass | None) -> tuple:
         """The result of `passes`, which calls `read`. What hooks found becomes attributes of `owner`."""
-        asked, is_sampling = self._asked_by(owner), isinstance(owner, SamplePass)
+        names, is_sampling = self._names_for(owner), isinstance(owner, SamplePass)
         adds_entropy = self._reads_reference and is_sampling and owner.rewards_per_func is None
-        with temporarily(self, _asked=asked, _adds_entropy=adds_entropy):
+        with temporarily(self, _names=names, _adds_entropy=adds_entropy):
             output = passes()
         if adds_entropy:  # of TRL's passes before the rewards the last is that of the reference, so it stays
             owner.entropy_t = output[1]
-        own = len(output) - len(asked)
-        for name, reading_t in zip(asked, output[own:], strict=True):
+        own = len(output) - len(names)
+        for name, reading_t in zip(names, output[own:], strict=True):
             setattr(owner, name, reading_t)
         return output[:own]
 
-    def _asked_by(self, owner: LossPass | SamplePass | None) -> tuple[str, ...]:
+    def _names_for(self, owner: LossPass | SamplePass | None) -> tuple[str, ...]:
         args = self._trainer.args
         if isinstance(owner, LossPass):
-            asked = {"eos_probs": args.td_upper_bound, "experts_t": keys.OLD_EXPERTS in owner.inputs}
-            return tuple(name for name, is_asked in (asked | {"hidden_t": self._reads_hidden}).items() if is_asked)
+            needed = {"eos_probs": args.td_upper_bound, "experts_t": keys.OLD_EXPERTS in owner.inputs}
+            return tuple(name for name, is_needed in (needed | {"hidden_t": self._reads_hidden}).items() if is_needed)
         reads_experts = owner is not None and args.expert_drift and self._trainer.model.training
         return ("experts_t",) if reads_experts and owner.experts_t is None else ()  # TRL's first pass is for π_old
 
     def read(self, forward: Callable[..., tuple], model: nn.Module, *args: Any, **kwargs: Any) -> tuple:
         """TRL's forward pass: its results, and behind them a tensor of shape (B, T, …) for each thing asked for."""
         kwargs |= {"compute_entropy": True} if self._adds_entropy else {}
-        if not self._asked:
+        if not self._names:
             return forward(model, *args, **kwargs)
         named = dict(zip(("input_ids", "attention_mask", "logits_to_keep"), args, strict=False)) | kwargs
         of_pass = self._trainer, self._inner(model), named["input_ids"], named["logits_to_keep"]
-        readings = [_READINGS[name](*of_pass) for name in self._asked]
+        readings = [_READINGS[name](*of_pass) for name in self._names]
         with ExitStack() as hooks:
             for reading in readings:
                 reading.hook(hooks)

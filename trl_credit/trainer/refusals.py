@@ -61,16 +61,14 @@ def check_arguments(args: Any, kwargs: dict[str, Any], *, expected: type[CreditC
         args.custom_function(name)
     divides_turns = args.rollouts == "chain" and args.segmentation == "turns"
     if divides_turns and argument("environment_factory") is None:
-        fix = "give the trainer environment_factory, or set another segmentation"
-        raise ValueError(f"segmentation='turns' divides conversations with environments: {fix}.")
+        raise ValueError("segmentation='turns' divides conversations with environments: give environment_factory.")
     others = argument("tools") or argument("rollout_func")
     if args.rollouts != "none" and has_turns and (others or not divides_turns):
         what = f"{values_of(args, ['rollouts', 'segmentation'])}: their responses cannot be continued from the middle"
         fix = "set rollouts='none', or with an environment alone rollouts='chain' and segmentation='turns'"
         raise ValueError(f"tools, environment_factory or rollout_func with {what}: {fix}.")
     if args.td_upper_bound and has_turns:
-        what = "td_upper_bound=True with tools, environment_factory or rollout_func"
-        raise ValueError(f"{what}: an EOS token may end a turn there and not the response. Set td_upper_bound=False.")
+        raise ValueError("td_upper_bound=True with turns, which EOS may end before the response: set it to False.")
 
 
 def check_overrides(trainer_class: type, ours: type) -> None:
@@ -106,14 +104,11 @@ def check_made(trainer: trl.GRPOTrainer, *, needs_drift: bool) -> None:
         what = f"fsdp_cpu_ram_efficient_loading: true with beta={args.beta} leaves the reference model random on all"
         raise ValueError(f"{what} processes but the first: set it to false for accelerate, or beta=0.")
     if needs_drift and args.is_aligned:
-        updates = values_of(args, ["steps_per_generation", "gradient_accumulation_steps", "num_iterations"])
-        what = f"credit={args.credit!r} changes nothing while the policy that is trained is the one that sampled"
-        fix = "raise steps_per_generation or num_iterations"
-        logger.warning(f"{what}, and {updates} is one update per batch of responses: {fix}")
+        what = f"credit={args.credit!r} changes nothing with one update per batch of responses"
+        logger.warning(f"{what}: raise steps_per_generation or num_iterations")
     if args.baseline == "optimal" and not (args.is_aligned and args.beta == 0.0):
-        what = "baseline='optimal' (OPO) is derived for one update per batch of responses and no KL"
         has = values_of(args, ["steps_per_generation", "gradient_accumulation_steps", "num_iterations", "beta"])
-        logger.warning(f"{what}, and this run has {has}: change them, unless you intend this")
+        logger.warning(f"baseline='optimal' (OPO) is for one update per batch and no KL, and this run has {has}")
 
 
 def override_of(trainer: trl.GRPOTrainer, name: str) -> str | None:

@@ -1,7 +1,7 @@
 """TRL's reward functions, on the batch that TRL samples and on other responses."""
 
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from accelerate.logging import get_logger
@@ -17,30 +17,12 @@ from ..rollouts.returns import StepScores
 from ..runs.resumable import ResumableTrainer
 from ..support.shown import report
 from .environments import Environments
-from .step_rewards import place_steps
+from .step_rewards import Rollouts, place_steps
 
 
 logger = get_logger(__name__)  # logs on the main process only
 
 LARGEST = 1e18  # reward: squares of sums of rewards must be finite in 32 bits
-
-
-class Rollouts(NamedTuple):
-    """Responses of this process, as TRL gives them to reward functions.
-
-    Attributes:
-        examples: Rows of the data set.
-        prompts: Texts or messages, with what `reset` of an environment added.
-        completions: Texts or messages.
-        completion_ids: Tokens of the responses, with those of tools.
-        written: Which tokens of each response the policy wrote (1) and which a tool (0).
-    """
-
-    examples: list[dict[str, Any]]
-    prompts: list[Any]
-    completions: list[Any]
-    completion_ids: list[list[int]]
-    written: list[list[int]]
 
 
 class TrlScoring:
@@ -83,16 +65,12 @@ class TrlScoring:
         scores = StepScores(batch.written, self._weights, states=self._environments.states(batch.written))
         truncated = [not ids or ids[-1] not in end_tokens for ids in batch.completion_ids]
         for column, steps in self._ledger.take().items():
-            name, tokenizer = self._trainer.reward_func_names[column], self._trainer.processing_class
-            texts = batch.prompts, batch.completions, batch.completion_ids, truncated
-            scores.placed[column], late = place_steps(steps, self._ledger, *texts, name=name, tokenizer=tokenizer)
+            labels = {"name": self._trainer.reward_func_names[column], "tokenizer": self._trainer.processing_class}
+            scores.placed[column], late = place_steps(steps, self._ledger, batch, truncated, **labels)
             scores.late += late
         if self._expects_steps and not self.processes.max(int(bool(scores.placed))):
-            logger.warning(
-                f"returns={self.args.returns!r} found no rewards along the responses of the first generation batch, "
-                "only one per response: an environment's list must be called `step_rewards` (set in __init__), and a "
-                "reward function must return StepRewards or a value per token."
-            )
+            what = f"returns={self.args.returns!r} found no rewards along the responses of the first generation batch"
+            logger.warning(f"{what}: return StepRewards or a value per token, or set an environment's `step_rewards`")
         self._expects_steps = False
         return rewards, scores
 
@@ -113,16 +91,13 @@ class TrlScoring:
         self._ledger.keep_unchanged(rewards[self.processes.rank * count :][:count])
         columns = trainer._pending_extra_logs
         for name in [name for name, values in columns.items() if len(values) != count]:  # of unknown rows
-            what = f"{len(columns.pop(name))} values for {count} responses: it is left out"
-            report(f"column {name!r} of log_extra", what)
+            report(f"column {name!r} of log_extra", f"{len(columns.pop(name))} values for {count} responses")
         sums_first = self.args.multi_objective_aggregation == "sum_then_normalize"
         weighted = rewards * trainer.reward_weights.to(rewards.device) if sums_first else rewards
         # their standard deviation could be infinite, and A then 0; an infinite reward of weight 0 is NaN
         if (is_large := ~(weighted.abs() <= LARGEST) & ~rewards.isnan()).any():
             row, column = is_large.nonzero()[0].tolist()
-            what = (
-                f"reward {trainer.reward_func_names[column]!r} is {rewards[row, column]:.3g} for row {row} of the batch"
-            )
+            what = f"reward {trainer.reward_func_names[column]!r} is {rewards[row, column]:.3g} in row {row}"
             raise RewardError(f"{what}: its square overflows 32 bits. Scale the reward, or lower its reward_weights.")
         return rewards
 

@@ -2,8 +2,8 @@
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, compress
+from typing import Any, NamedTuple
 
 import torch
 from tokenizers.decoders import ByteLevel, DecodeStream, Fuse
@@ -17,12 +17,28 @@ from ..rollouts.returns import Placed
 _NAMES = {"char": "characters", "token": "tokens", "turn": "turns"}
 
 
+class Rollouts(NamedTuple):
+    """Responses of this process, as TRL gives them to reward functions.
+
+    Attributes:
+        examples: Rows of the data set.
+        prompts: Texts or messages, with what `reset` of an environment added.
+        completions: Texts or messages.
+        completion_ids: Tokens of the responses, with those of tools.
+        written: Which tokens of each response the policy wrote (1) and which a tool (0).
+    """
+
+    examples: list[dict[str, Any]]
+    prompts: list[Any]
+    completions: list[Any]
+    completion_ids: list[list[int]]
+    written: list[list[int]]
+
+
 def place_steps(
     rewards: Sequence[ResponseReward],
     ledger: StepLedger,
-    prompts: Sequence[Any],
-    completions: Sequence[Any],
-    completion_ids: Sequence[list[int]],
+    batch: Rollouts,
     truncated: Sequence[bool],
     *,
     name: str,
@@ -36,7 +52,9 @@ def place_steps(
         rewards (sequence of [`~trl_credit.rewards.steps.ResponseReward`]):
             What function `name` returned for each response.
         ledger ([`StepLedger`]):
-            Says which tokens the policy wrote, and whether rewards score states.
+            Says which tokens have a value, and whether rewards score states.
+        batch ([`Rollouts`]):
+            The responses.
         truncated (sequence of `bool`):
             Whether each response was cut off. Its steps may end later than it does; others may not.
 
@@ -44,7 +62,7 @@ def place_steps(
         RewardError: an end is not in the response, or characters cannot be counted in a conversation.
     """
     placed, late = Placed([], [], []), 0
-    for i, (reward, ids) in enumerate(zip(rewards, completion_ids, strict=True)):
+    for i, (reward, ids) in enumerate(zip(rewards, batch.completion_ids, strict=True)):
         first = torch.nan
         if isinstance(reward, torch.Tensor):
             positions = ledger.scored(reward, i).nonzero().flatten()
@@ -52,26 +70,29 @@ def place_steps(
         else:
             if not isinstance(reward, StepRewards):  # one number, at the end
                 reward = StepRewards([len(ids)], [reward] if ids else [None], unit="token")
-            written_t = torch.tensor(ledger.written[i] if ledger.written else [1] * len(ids)).bool()
+            own = list(compress(range(len(ids)), batch.written[i]))  # tokens of the policy
             known = [(end, x) for end, x in zip(reward.ends, reward.values, strict=True) if x is not None]
             ends = [end for end, _ in known]
             try:
                 if not ledger.of_states and 0 in ends:
                     raise ValueError("a step that ends after 0 tokens (only returns='difference' has one)")
-                counts = _token_counts(ends, reward.unit, completions[i], ids, written_t, tokenizer)
+                if reward.unit == "char":
+                    counts = _token_counts(ends, batch.completions[i], ids, tokenizer)
+                else:  # a turn ends where the token after it is not the policy's
+                    turn_ends = [0, *sorted({t + 1 for t in own} - {*own})]
+                    units = range(len(ids) + 1) if reward.unit == "token" else turn_ends
+                    counts = [units[end] for end in ends if end < len(units)]
                 if len(counts) < len(ends) and not truncated[i]:
                     raise ValueError(f"a step that ends after {ends[-1]} {_NAMES[reward.unit]}, behind the end,")
             except ValueError as error:
-                where = f"response {i} of the batch, to prompt {shown_prompt(prompts, i)}"
+                where = f"response {i} of the batch, to prompt {shown_prompt(batch.prompts, i)}"
                 raise RewardError(f"reward function {name!r} returned {error} for {where}.") from error
             late += len(ends) - len(counts)
             counts += [len(ids)] * (len(ends) - len(counts))
             if counts[:1] == [0]:  # the state after the prompt
                 first, counts, known = known[0][1], counts[1:], known[1:]
-            own = written_t.nonzero().flatten()
-            # the last token of the policy among the first `count`
-            last = torch.searchsorted(own, torch.tensor(counts, dtype=torch.long)) - 1
-            tokens = own[last.clamp(min=0)].tolist() if len(own) else []
+            # the last one of them among the first `count` of the response
+            tokens = [own[max(bisect_left(own, count) - 1, 0)] for count in counts] if own else []
             by_token = merged(tokens, [x for _, x in known[: len(tokens)]], of_states=ledger.of_states)
             positions = torch.tensor([*by_token], dtype=torch.long)
             values = torch.tensor([*by_token.values()], dtype=torch.float64)
@@ -91,24 +112,13 @@ def merged(places: Sequence[int], values: Sequence[float | None], *, of_states: 
 
 
 def _token_counts(
-    ends: list[int],
-    unit: str,
-    completion: str | list[dict],
-    ids: list[int],
-    written_t: torch.Tensor,
-    tokenizer: PreTrainedTokenizerBase,
+    ends: list[int], completion: str | list[dict], ids: list[int], tokenizer: PreTrainedTokenizerBase
 ) -> list[int]:
-    """How many tokens of a response come before each end, given in units; ends behind the response are left out.
+    """How many tokens of a response come before each end in characters; ends behind the response are left out.
 
     Raises:
         ValueError: characters of this response cannot be counted.
     """
-    if unit == "token":
-        return [end for end in ends if end <= len(ids)]
-    if unit == "turn":
-        after_t = torch.nn.functional.pad(written_t[1:], (0, 1))
-        turn_ends = [0, *((written_t & ~after_t).nonzero().flatten() + 1).tolist()]
-        return [turn_ends[end] for end in ends if end < len(turn_ends)]
     text = tokenizer.decode(ids, skip_special_tokens=True)
     shown = completion[0].get("content") if len(completion) == 1 and not isinstance(completion, str) else completion
     if not isinstance(shown, str):

@@ -13,9 +13,8 @@ from trl import GRPOTrainer
 from trl.chat_template_utils import parse_response
 
 from ..credit.tokens import turn_numbers
-from ..rollouts.policy import Continuation
 from .engine_calls import temporarily
-from .scoring import Rollouts, TrlScoring
+from .step_rewards import Rollouts
 
 
 # before TRL 1.16 the types of a call's arguments are not those of the tool
@@ -51,16 +50,12 @@ class TurnRollouts:
     Args:
         trainer (`GRPOTrainer`):
             With environments that have `snapshot()` and `restore(state)`.
-        scoring ([`TrlScoring`]):
-            Scores the conversations.
-        continue_prefixes (`Callable`):
-            `(prefixes, n=…, budgets=…)` → the first turn of each continuation.
+        policy (`TrlEngine`):
+            Makes the first turn of each continuation, and scores the conversations.
     """
 
-    def __init__(
-        self, trainer: GRPOTrainer, scoring: TrlScoring, continue_prefixes: Callable[..., list[Continuation]]
-    ) -> None:
-        self._trainer, self._scoring, self._continue_prefixes = trainer, scoring, continue_prefixes
+    def __init__(self, trainer: GRPOTrainer, policy: Any) -> None:
+        self._trainer, self._policy = trainer, policy
         self.batch: Rollouts | None = None  # the last one
         self.snapshots: list[list[Any]] = []  # per turn, the state of each environment before it
         self._pool: dict[Any, list[Any]] = {}
@@ -94,7 +89,7 @@ class TurnRollouts:
         """
         trainer = self._trainer
         prefixes = [prompt_ids[row] + completion_ids[row][:b] for row, b in places]
-        continuations = iter(self._continue_prefixes(prefixes, n=n, budgets=budgets))
+        continuations = iter(self._policy.continue_prefixes(prefixes, n=n, budgets=budgets))
         used: Counter = Counter()
         conversations = [
             self._begun(row, b, prefix, next(continuations).ids, completion_ids[row][:b], used)
@@ -109,7 +104,7 @@ class TurnRollouts:
         completions = [self._before(x.row, x.turn) + x.added for x in scored]
         others = Rollouts(*rows, completions, [x.ids for x in scored], [x.written for x in scored])
         with temporarily(trainer, environments=[x.environment for x in scored]):
-            rewards = self._scoring.score_others(others, own=len(conversations))
+            rewards = self._policy.score_others(others, own=len(conversations))
         return rewards, [x.ids[x.begin :] for x in conversations]
 
     def _begun(self, row: int, b: int, prefix: list[int], new: list[int], ids: list[int], used: Counter) -> _Continued:

@@ -60,6 +60,7 @@ def run(case: str, rows: int, folder: str) -> None:
     batches, gathered = kept(trainer, "make_batch"), kept(trainer.accelerator, "gather")
     trainer.train()
     print_result(
+        part="agent",
         case=case,
         collectives=len(gathered),
         rewards=[m.batch.rewards_per_func.tolist() for m in batches],

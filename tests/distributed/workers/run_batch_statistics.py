@@ -25,19 +25,19 @@ def main(folder: str) -> None:
     parts = {name: x[own, :width] for name, x in parts.items()} | {"advantage_t": advantages[own]}
     parts |= {"group_ids": torch.tensor([7, 7, 7, 4, 4, 4, 4, 0])[own], "rewards": advantages.relu()}
     parts |= {"reward_columns": advantages.view(8, 1), "columns": [{"n": n} for n in range(8)[own]]}
-    found = {}
+    places = {}
     for config_class in (ClipCovConfig, KLCovConfig):
         more = {"cov_range": [0.2, 3.0]} if config_class is ClipCovConfig else {}
         config = config_class(folder, report_to="none", use_cpu=True, bf16=False, cov_share=0.2, **more)
         batch = BatchTokens(**parts, generator=torch.Generator().manual_seed(5))
         taken = over_processes(config.algorithm(), config, processes, batch)
         assert taken.shape == (rows, width)
-        found[config_class.__name__] = [[row + own.start, place] for row, place in taken.nonzero().tolist()]
+        places[config_class.__name__] = [[row + own.start, place] for row, place in taken.nonzero().tolist()]
     every = Algorithm(credit=print, name="every", statistics=all_fields, needs=frozenset({"logps", "columns"}))
     batch = BatchTokens(**parts, generator=torch.Generator().manual_seed(5))
     taken = over_processes(every, config, processes, batch)
-    found["fields"] = [row[:n] for row, n in zip(taken.tolist(), lengths[own].tolist(), strict=True)]
-    print_result(chosen=found)
+    places["fields"] = [row[:n] for row, n in zip(taken.tolist(), lengths[own].tolist(), strict=True)]
+    print_result(chosen=places)
 
 
 def all_fields(config: CreditConfig, batch: BatchTokens) -> torch.Tensor:

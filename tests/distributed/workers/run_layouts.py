@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+from run_nonfinite import Poisoned
 from worker import ON_CPU, check_sharded, kept, logged, shard_on_cpus, trainer_of
 
 from trl_credit import CreditTrainer
@@ -30,6 +31,7 @@ CASES = {
     "chain": {**MASK, "rollouts": "chain", "rollouts_per_state": 2, "cutpoint_interval": 2},
     "tree": {**TREE, "difficulty": "history", "loss_type": "dapo"},
     "own": {**FUNCTIONS, "importance": "eligible", "rollouts": "chain", "rollouts_per_state": 2, "loss_type": "dapo"},
+    "nonfinite": {"difficulty": "history", "max_steps": 4},  # the second micro-batch, on the last process
 }
 
 
@@ -60,12 +62,16 @@ class Scripted(CreditTrainer):
         self.engine._continue_once = continue_once
 
     def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-        asked: Counter[tuple] = Counter()
+        requests: Counter[tuple] = Counter()
         responses = []
         for ids in prompt_ids:
-            responses.append(draw(list(ids), asked[tuple(ids)], self.max_completion_length))
-            asked[tuple(ids)] += 1
+            responses.append(draw(list(ids), requests[tuple(ids)], self.max_completion_length))
+            requests[tuple(ids)] += 1
         return responses, None
+
+
+class PoisonedScript(Poisoned, Scripted):
+    """Scripted responses, and a loss that is once not finite."""
 
 
 def is_idle(batch: dict) -> bool:
@@ -78,8 +84,9 @@ def run(case: str, folder: Path, per_device: int, accumulation: int) -> None:
     # steps of SGD are proportional to gradients: Adam would amplify rounding
     sgd = {"optim": "sgd", "learning_rate": 0.2, "lr_scheduler_type": "constant", "seed": 0}
     sizes = {"per_device_train_batch_size": per_device, "gradient_accumulation_steps": accumulation}
-    sizes |= {"max_steps": 3, "max_completion_length": 12}
-    trainer = trainer_of(Scripted, vowels, folder / case, **ON_CPU, **sgd, **sizes, **CASES[case])
+    sizes |= {"max_steps": 3, "max_completion_length": 12, **CASES[case]}
+    kind = PoisonedScript if case == "nonfinite" else Scripted
+    trainer = trainer_of(kind, vowels, folder / case, **ON_CPU, **sgd, **sizes)
     batches = kept(trainer, "_generate_and_score_completions")
     trainer.train()
     check_sharded(trainer.model)

@@ -1,4 +1,4 @@
-"""Steps in which the loss of the last process may be not finite in one micro-batch. See `test_layouts.py`."""
+"""Windows in which the loss of the last process may be not finite in one micro-batch. See `test_layouts.py`."""
 
 import json
 import math
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from transformers import TrainerCallback
-from worker import ON_CPU, check_sharded, kept, logged, parity, shard_on_cpus, trainer_of
+from worker import ON_CPU, kept, parity, trainer_of
 
 from trl_credit import HADWTrainer
 
@@ -22,7 +22,9 @@ WINDOWS = {
 }
 
 
-class Poisoned(HADWTrainer):
+class Poisoned:
+    """A mixin of a trainer."""
+
     poisoned: int | None = 1
 
     def _get_per_token_logps_and_entropies(self, *args, **kwargs):
@@ -31,6 +33,10 @@ class Poisoned(HADWTrainer):
         if last and self._step == self.poisoned and torch.is_grad_enabled():
             output[0].data.fill_(math.nan)
         return output
+
+
+class PoisonedHADW(Poisoned, HADWTrainer):
+    pass
 
 
 class Weights(TrainerCallback):
@@ -51,7 +57,7 @@ def run_window(folder: str, generation: int, prompts: int, poisoned: int | None)
     weights = Weights()
     sizes = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "max_completion_length": 16}
     sizes |= {"steps_per_generation": generation, "prompts": prompts, "max_steps": 2, "learning_rate": 1e-3}
-    trainer = trainer_of(Poisoned, parity, folder, **ON_CPU, **sizes, temperature=1.5, callbacks=[weights])
+    trainer = trainer_of(PoisonedHADW, parity, folder, **ON_CPU, **sizes, temperature=1.5, callbacks=[weights])
     trainer.poisoned = poisoned
     accelerator, compute = trainer.accelerator, trainer._compute_loss
     gathered, reduced = kept(accelerator, "gather"), kept(accelerator, "reduce")
@@ -80,23 +86,8 @@ def run_window(folder: str, generation: int, prompts: int, poisoned: int | None)
     }
 
 
-def run_steps(folder: str) -> list[dict]:
-    """Four steps. The second is poisoned."""
-    sizes = {"max_steps": 4, "per_device_train_batch_size": 4, "max_completion_length": 40, "prompts": 32}
-    rate = {"learning_rate": 1e-3, "lr_scheduler_type": "constant"}
-    trainer = trainer_of(Poisoned, parity, folder, **ON_CPU, **sizes, **rate, temperature=1.5)
-    trainer.train()
-    check_sharded(trainer.model)
-    trainer.save_model(folder)
-    return logged(trainer)
-
-
-def main(part: str, folder: str) -> None:
-    if part == "steps":
-        shard_on_cpus()
-        log = run_steps(folder)
-    else:
-        log = {case: run_window(f"{folder}/{case}", *sizes) for case, sizes in WINDOWS.items()}
+def main(folder: str) -> None:
+    log = {case: run_window(f"{folder}/{case}", *sizes) for case, sizes in WINDOWS.items()}
     rank = torch.distributed.get_rank()
     (Path(folder) / f"rank{rank}.json").write_text(json.dumps(log))
     torch.distributed.barrier()

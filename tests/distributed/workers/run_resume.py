@@ -1,7 +1,7 @@
 """Six steps without interruption, then the same run killed halfway; or its resumed second half. See `test_resume.py`.
 
-The run of `trees` has a replay buffer, a difficulty belief, and draws of the random selector; that of `groups` has
-groups with signal, and prompts drawn by pass rates.
+The run of `trees` has a replay buffer, a difficulty belief, draws of the random selector, and prompts drawn by pass
+rates in groups with signal; that of `groups` has the last two without trees.
 """
 
 import os
@@ -10,18 +10,16 @@ from pathlib import Path
 
 from run_two_processes import by_prompt
 from transformers import TrainerCallback
-from worker import ON_CPU, QUIET, parity, trainer_of
+from worker import ON_CPU, QUIET, trainer_of
 
 from trl_credit import CreditTrainer, SPOTreeTrainer
 from trl_credit.demo import demo_settings
 
 
+GROUPS = {"groups": "refill", "prompt_sampler": "difficulty"}
 TREES = {"difficulty": "history", "importance": "eligible", "selector": "random", "tree_branching": [3, 2]}
-TREES |= {"replay_iterations": 3, "replay_cap": 3}
-KINDS = {
-    "trees": (SPOTreeTrainer, parity, TREES),
-    "groups": (CreditTrainer, by_prompt, {"groups": "refill", "prompt_sampler": "difficulty"}),
-}
+TREES |= {"replay_iterations": 3, "replay_cap": 3, **GROUPS}
+KINDS = {"trees": (SPOTreeTrainer, TREES), "groups": (CreditTrainer, GROUPS)}
 
 
 class Kill(TrainerCallback):
@@ -31,18 +29,22 @@ class Kill(TrainerCallback):
 
 
 def run(kind: str, folder: Path, *, kill: bool = False, resume: bool = False) -> None:
-    trainer_class, reward, more = KINDS[kind]
+    trainer_class, more = KINDS[kind]
     settings = demo_settings(trainer_class.config_class, per_device_train_batch_size=8, max_steps=6)
     settings |= {**QUIET, **ON_CPU, "save_strategy": "steps", "save_steps": 3, **more}
-    trainer = trainer_of(trainer_class, reward, folder, callbacks=[Kill()] if kill else [], **settings)
+    trainer = trainer_of(trainer_class, by_prompt, folder, callbacks=[Kill()] if kill else [], **settings)
     trainer.train(resume_from_checkpoint=resume)
     trainer.accelerator.wait_for_everyone()
     trainer.accelerator.free_memory()
 
 
-def main(part: str, folder: str, kind: str = "trees") -> None:
-    if part == "resume":
-        run(kind, Path(folder) / "killed", resume=True)
-    else:
+def main(part: str, folder: str, kind: str) -> None:
+    killed = Path(folder) / "killed"
+    if part == "kill":
         run(kind, Path(folder) / "uninterrupted")
-        run(kind, Path(folder) / "killed", kill=True)
+        return run(kind, killed, kill=True)
+    run(kind, killed, resume=True)
+    files = [path for path in killed.rglob("*") if "credit_run" not in path.name]
+    before = [path.stat().st_mtime_ns for path in files]
+    run(kind, killed, resume=True)  # already at its end: no process trains or writes anything
+    assert before == [path.stat().st_mtime_ns for path in files]

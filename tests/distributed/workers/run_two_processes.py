@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import run_agent
 import torch
 from transformers import TrainerCallback
 from worker import QUIET, kept, logged, print_result, size_of, trainer_of
@@ -61,26 +62,29 @@ def run(part: str, case: str, folder: str) -> None:
     reward = by_prompt if part == "groups" else constant if case == "nothing" else demo_reward
     trainer = trainer_of(CreditTrainer, reward, f"{folder}/{case}", loss_type="dapo", **settings)
     before = size_of(trainer.model)
-    batches, made = kept(trainer, "_generate_and_score_completions"), kept(trainer, "make_batch")
+    batches, sampled = kept(trainer, "_generate_and_score_completions"), kept(trainer, "make_batch")
     gathered, reduced = (kept(trainer.accelerator, name) for name in ("gather", "reduce"))
     trainer.train()
     masks = [loss_mask(b) for b in batches]
     decode = trainer.tokenizer.batch_decode
-    texts = [[decode(x, skip_special_tokens=True) for x in (m.batch.prompt_ids, m.batch.completion_ids)] for m in made]
+    texts = [
+        [decode(x, skip_special_tokens=True) for x in (m.batch.prompt_ids, m.batch.completion_ids)] for m in sampled
+    ]
     rates = Path(folder) / f"{case}-{trainer.processes.rank}.jsonl"  # as each process knows them
     for order in (part for part in trainer.stateful if part.name == "prompts"):
         order.write(rates)
     print_result(
+        part=part,
         case=case,
         collectives=len(gathered) + len(reduced),
-        rewards=[m.batch.rewards_per_func[:, 0].tolist() for m in made],
+        rewards=[m.batch.rewards_per_func[:, 0].tolist() for m in sampled],
         advantages=[b["advantages"].tolist() for b in batches],
         num_items=[float(b["num_items_in_batch"]) for b in batches],
         tokens=[int(m.sum()) for m in masks],
         kept=[b.get("policy_mask", m).sum(1).tolist() for b, m in zip(batches, masks, strict=True)],
         row_weight=[b["row_weight"].tolist() for b in batches if "row_weight" in b],
         real_rows=[int((m.sum(1) > 0).sum()) for m in masks],
-        examples=[m.examples and [x["prompt"] for x in m.examples] for m in made],
+        examples=[m.examples and [x["prompt"] for x in m.examples] for m in sampled],
         prompts=[prompts for prompts, _ in texts],
         own=[by_prompt(*pair) for pair in texts],
         rates=[json.loads(line) for line in rates.read_text().splitlines()] if rates.exists() else None,
@@ -128,7 +132,7 @@ def run_skipping(folder: str) -> None:
         trainer.train()
         rows = [row for row in trainer.state.log_history if "credit/skipped_updates" in row]
         shares = [row.get("credit/skipped_micro_batches") for row in rows]
-        print_result(skip=skip, passes=steps.passes[:8], parameters=steps.parameters, shares=shares)
+        print_result(part="skip", case=skip, passes=steps.passes[:8], parameters=steps.parameters, shares=shares)
 
 
 def run_logging(folder: str) -> None:
@@ -144,11 +148,13 @@ def run_logging(folder: str) -> None:
             output.mkdir(parents=True, exist_ok=True)
             (output / "credit_log").write_text("in the way")
         trainer.train()
-        print_result(case=case, parameters=size_of(trainer.model), off=trainer._rollout_log.is_off)
+        print_result(part="log", case=case, parameters=size_of(trainer.model), off=trainer._rollout_log.is_off)
 
 
-def main(part: str, folder: str) -> None:
-    if part in ("skip", "log"):
-        return run_skipping(folder) if part == "skip" else run_logging(folder)
-    for case in CASES[part]:
-        run(part, case, folder)
+def main(folder: str) -> None:
+    for part, cases in CASES.items():
+        for case in cases:
+            run(part, case, f"{folder}/{part}")
+    run_skipping(folder)
+    run_logging(folder)
+    run_agent.main("6", folder)  # the last, since it replaces the engine

@@ -109,12 +109,13 @@ class Grid:
 
         Raises:
             ValueError: a run was made with other settings, or not by a grid; a seed is used for tuning and for the
-                verdict.
+                verdict, now or in an earlier grid.
         """
         path = self.folder / "grid.json"
         declared, known = _read(path, primary)
         content = {run.name: _record(run) for run in runs}
-        _check_phases([*known.items(), *content.items()])
+        planned = {run.name: _record(run) for run in self.verdict_runs()}
+        _check_phases([*known.items(), *content.items(), *planned.items()])
         for run in runs:
             before, now = known.get(run.name), content[run.name]
             if before is None and checkpoints_of(run.output_dir):
@@ -172,5 +173,5 @@ def _check_phases(runs: Sequence[tuple[str, dict[str, Any]]]) -> None:
     cells = {(run["phase"], name.split("/")[0], name.split("/")[-1]) for name, run in runs}
     for phase, name, seed in sorted(cells):
         if phase == TUNING and (VERDICT, name, seed) in cells:
-            what = f"{name} has {seed} both for tuning and for the verdict"
-            raise ValueError(f"{what}: choose other seeds or another folder")
+            what = f"{name} has {seed} both for tuning and for the verdict, which is then biased"
+            raise ValueError(f"{what}: choose other --seeds or --tuning_seeds, or another folder")

@@ -65,8 +65,7 @@ def make_grid(entries: Sequence[Entry], seeds: Sequence[int] | None, shared: Sha
             Folder of the comparison.
 
     Raises:
-        ValueError: a setting that one of the runs refuses; the message names the run. Seeds of the verdict that are
-            tuning seeds too.
+        ValueError: a setting that one of the runs refuses; the message names the run.
     """
     settings, files = read_settings(shared.config)
     _refuse(shared, settings, files)
@@ -87,11 +86,6 @@ def make_grid(entries: Sequence[Entry], seeds: Sequence[int] | None, shared: Sha
         seeds = range(_SEEDS_ON_DEMO if all(map(task_of_model, models)) else _SEEDS)
     if len(set(seeds)) < len(seeds):
         raise ValueError("--seeds names a seed twice: leave out one")
-    if shared.sweep and (both := set(seeds) & set(shared.sweep.seeds)):
-        why = "a verdict on the runs that chose the value is biased"
-        raise ValueError(
-            f"seed {min(both)} is in --seeds and in --tuning_seeds: {why}, use other seeds for one of them"
-        )
     return Grid(folder, resolved, list(seeds), shared.sweep)
 
 

@@ -66,6 +66,11 @@ class History:
         """Whether the log reaches the run's last step."""
         return self.totals["steps"] >= self.planned
 
+    @property
+    def progress(self) -> str:
+        """Its folder, and how far its log reaches: "out/grpo (10 of 200 steps)"."""
+        return f"{self.folder} ({self.totals['steps']:,.0f} of {self.planned:,} steps)"
+
     def mean(self, axis: str, limit: float, *, start: float = -1.0) -> float:
         """Mean score between two positions on an axis; without a point there, the last score before it, else the
         first."""

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ class ProgressLines(TrainerCallback):
                 file.write(json.dumps({"step": state.global_step, "reward": logs["reward"]}) + "\n")
 
 
-@dataclass
 class _Job:
     """A run in its process, whose output is appended to the run's log.
 
@@ -45,31 +43,23 @@ class _Job:
         run: The run.
         process: Its process.
         first_step: The step from which it resumed.
-        log_start: Where its output begins in the log.
-        begun: When it was started.
         step: The last step that was logged.
-        reward: Reward of that step.
+        reward: Reward of that step, `None` before the first log.
+        begun: When it was started.
+        log_start: Where its output begins in the log.
     """
 
-    run: Run
-    process: subprocess.Popen
-    first_step: int
-    log_start: int
-    begun: float
-    step: int
-    reward: float | None = None
-
-    @classmethod
-    def start(cls, run: Run, *, threads: int, gpu: str | None) -> "_Job":
-        """Starts or resumes a run."""
+    def __init__(self, run: Run, *, threads: int, gpu: str | None) -> None:
+        self.run, self.reward, self.begun = run, None, time.monotonic()
+        self.first_step = self.step = checkpoint_step(run.checkpoint)
         run.log.parent.mkdir(parents=True, exist_ok=True)
         progress = run.log.with_suffix(".jsonl").resolve()
         progress.unlink(missing_ok=True)
         variables = {"OMP_NUM_THREADS": str(threads), PROGRESS: str(progress)}
         variables |= {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
-        step = checkpoint_step(run.checkpoint)
         with refuse_link(run.log).open("ab") as log:
-            process = subprocess.Popen(
+            self.log_start = log.tell()
+            self.process = subprocess.Popen(
                 [sys.executable, "-m", __package__.partition(".")[0], *run.command()],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -77,7 +67,6 @@ class _Job:
                 env=os.environ | variables,
                 start_new_session=True,  # a terminal's Ctrl-C reaches only this process, which stops the runs
             )
-            return cls(run, process, step, log.tell(), time.monotonic(), step)
 
     def update(self) -> None:
         """Reads the step and the reward that the process logged last."""
@@ -137,7 +126,7 @@ def train_all(runs: Sequence[Run], *, jobs: int | None) -> list[str]:
                         slots[place] = job = None
                     if job is None and waiting:
                         gpu = gpus[place % len(gpus)] if gpus else None
-                        slots[place] = job = _Job.start(waiting.pop(0), threads=threads, gpu=gpu)
+                        slots[place] = job = _Job(waiting.pop(0), threads=threads, gpu=gpu)
                         started.append(job)
                         bar.write(f"{job.run.name}: running{f' from step {job.step}' if job.step else ''}")
                     if job is not None:

@@ -87,10 +87,6 @@ def _render(template: str, results: Results, **values: Any) -> str:
     """The template of a format, which includes `report.jinja`."""
     environment = ENVIRONMENT.overlay(autoescape="images" in values)
     groups, axes = results.groups, common_axes(results.groups)
-    runs = [run for group in groups for run in group.runs]
-    late = [
-        f"{run.folder} ({run.totals['steps']:,.0f} of {run.planned:,} steps)" for run in runs if not run.is_finished
-    ]
     runs_of_scores = [run for run in results.content["runs"] if run["phase"] != TUNING]
     others = [
         k for k in SCORES if k != results.content["primary"] and all(run[k] is not None for run in runs_of_scores)
@@ -98,11 +94,9 @@ def _render(template: str, results: Results, **values: Any) -> str:
     return environment.get_template(template).render(
         results=results,
         content=results.content,
-        labels=[group.label for group in groups],
+        groups=groups,
         answer=" ".join(answer(results)),
         notes=[*notes(results), *results.content["remarks"], *_task_differences(groups)],
-        late=", ".join(late),
-        counts=[len(group.runs) for group in groups],
         beside=_settings_table(results.content["settings"]),
         credit=_settings_table(differing_settings(groups, of_credit=True)),
         verdict=verdict_table(results),

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from math import ceil
 from pathlib import Path
 from statistics import NormalDist
@@ -22,8 +21,6 @@ from .score_report import in_points, model_label, p_value, render
 from .scores import Row, problem_score
 
 
-DIFFERENCES_VERSION = 1
-MAX_SAMPLES = 10_000  # beyond it, a few more problems are cheaper
 # header fields that must agree; the number of samples, the seed and the engine may differ
 SAME = (
     *("temperature", "max_new_tokens", "max_context", "top_p", "top_k"),
@@ -80,7 +77,9 @@ def compare_models(
     for model in sampled:
         changes = {**(options.get("changes") or {}), "metrics": metrics}
         rows = evaluate([model], sets, protocols=protocols, output_dir=folder, **{**options, "changes": changes})
-        files[model] = [_stored(folder, row) for row in rows]
+        files[model] = [read_stored(sample_path(folder, row["model"], row["set"], row["protocol"])) for row in rows]
+        for file, row in zip(files[model], rows, strict=True):  # an existing file may have been scored by other metrics
+            file.header["metrics"] = list(row["metrics"])
     rows, left_out = [], []
     baseline, *others = _names({model: files[model] for model in models})
     for name, model in zip(others, models[1:], strict=True):
@@ -94,18 +93,12 @@ def compare_models(
                 left_out.append(f"{count} problems of {first.header['set']} that only one of {baseline} and {name} has")
     for row, p in zip(rows, holm([row["p"] for row in rows]), strict=True):
         row["p_holm"] = p
-    content = {"version": DIFFERENCES_VERSION, "comparisons": len(rows), "left_out": left_out, "rows": rows}
+    content = {"version": 1, "comparisons": len(rows), "left_out": left_out, "rows": rows}
     write_atomically(folder / "differences.json", json.dumps(content, indent=1, allow_nan=False) + "\n")
     table = table_of([_cells(row, several=len(rows) > 1) for row in rows])
     report = render("differences.md.jinja", rows=rows, table=table, left_out=left_out)
     write_atomically(folder / "differences.md", report)
     return rows
-
-
-def _stored(folder: Path, row: Row) -> SampleFile:
-    file = read_stored(sample_path(folder, row["model"], row["set"], row["protocol"]))
-    # an existing file may have been scored by other metrics
-    return replace(file, header={**file.header, "metrics": list(row["metrics"])})
 
 
 def _names(files: dict[str, list[SampleFile]]) -> list[str]:
@@ -164,13 +157,13 @@ def _paired_lines(first: SampleFile, second: SampleFile, names: tuple[str, str])
     return lines
 
 
-def _metrics(first: SampleFile, second: SampleFile, asked: Sequence[str] | None) -> list[str]:
+def _metrics(first: SampleFile, second: SampleFile, chosen: Sequence[str] | None) -> list[str]:
     """The metrics asked for, or those that both models were evaluated by.
 
     Raises:
         ValueError: none can be compared.
     """
-    metrics = asked or [metric for metric in first.header["metrics"] if metric in second.header["metrics"]]
+    metrics = chosen or [metric for metric in first.header["metrics"] if metric in second.header["metrics"]]
     if first.header["samples"] != second.header["samples"]:  # on which the bias of best@k depends
         metrics = [metric for metric in metrics if split_metric(metric)[0] not in ("best", "maj")]
     if not metrics:
@@ -181,12 +174,7 @@ def _metrics(first: SampleFile, second: SampleFile, asked: Sequence[str] | None)
 
 def _difference_row(first: SampleFile, second: SampleFile, lines: Sequence[tuple[Line, Line]], metric: str) -> Row:
     """The comparison of two models on one set by one metric."""
-    of_models = list(zip(*lines, strict=True))
-    scores = [[problem_score(metric, line) for line in of_model] for of_model in of_models]
-    difference, samples = paired_difference(*scores), None
-    if metric == "pass@1" or split_metric(metric)[0] == "avg":
-        verdicts = [[[s["correct"] for s in line["samples"]] for line in of_model] for of_model in of_models]
-        samples = needed_samples(difference.difference, *verdicts)
+    scores = [[problem_score(metric, line) for line in of_model] for of_model in zip(*lines, strict=True)]
     return {
         "set": second.header["set"],
         "protocol": second.protocol,
@@ -194,10 +182,8 @@ def _difference_row(first: SampleFile, second: SampleFile, lines: Sequence[tuple
         "problems": len(lines),
         "samples": [first.header["samples"], second.header["samples"]],
         "values": [sum(of_model) / len(lines) for of_model in scores],
-        **difference._asdict(),
+        **paired_difference(*scores)._asdict(),
         "needed_problems": needed_problems(np.subtract(scores[1], scores[0])),
-        "needed_samples": None if samples == float("inf") else samples,
-        "samples_suffice": samples and samples < float("inf"),
     }
 
 
@@ -208,41 +194,6 @@ def needed_problems(differences: np.ndarray) -> int | None:
     if len(differences) < 2 or np.isclose(mean, 0, atol=1e-12):
         return None
     return max(2, ceil(_FACTOR * differences.var(ddof=1) / mean**2))
-
-
-def needed_samples(
-    difference: float, first: Sequence[Sequence[bool]], second: Sequence[Sequence[bool]]
-) -> float | None:
-    """The fewest samples n of each problem for which between + within / n ≤ problems · difference² / (z + z)².
-
-    `within` is the variance of the difference of a sample of both models, mean over problems, and `between` the
-    variance of the true difference between problems; both estimates are unbiased. The covariance of the two models
-    matters because with one seed the j-th samples of both are drawn from the same random numbers.
-
-    Args:
-        difference (`float`):
-            The difference in pass@1 to find with power 0.8 at α = 0.05.
-        first, second (`Sequence[Sequence[bool]]`):
-            Whether each sample is right, by problem.
-
-    Returns:
-        `float` or `None`: infinity above 10,000, for instance if the variance between problems alone is too large;
-        `None` for a difference of 0, one problem, or one sample of each.
-    """
-    a, b = np.array(first, dtype=float), np.array(second, dtype=float)
-    shared = min(a.shape[1], b.shape[1])
-    if difference == 0 or len(a) < 2 or shared < 2:
-        return None
-    deviations = [x[:, :shared] - x[:, :shared].mean(axis=1, keepdims=True) for x in (a, b)]
-    covariance = (deviations[0] * deviations[1]).sum() / (shared - 1) / len(a)
-    variances = [x.var(axis=1, ddof=1).mean() for x in (a, b)]
-    within = variances[0] + variances[1] - 2 * covariance
-    here = variances[0] / a.shape[1] + variances[1] / b.shape[1] - 2 * covariance / max(a.shape[1], b.shape[1])
-    between = max(0.0, (b.mean(axis=1) - a.mean(axis=1)).var(ddof=1) - max(0.0, here))
-    allowed = len(a) * difference**2 / _FACTOR - between
-    if allowed <= 0 or within > MAX_SAMPLES * allowed:
-        return float("inf")
-    return max(1, ceil(within / allowed))
 
 
 def _cells(row: Row, *, several: bool) -> dict[str, str]:
@@ -261,5 +212,4 @@ def _cells(row: Row, *, several: bool) -> dict[str, str]:
         **({"p (Holm)": p_value(row["p_holm"])} if several else {}),
         "better, worse, same": f"{row['better']}, {row['worse']}, {row['same']}",
         "problems needed": str(row["needed_problems"] or "–"),
-        "samples needed": "more problems" if row["samples_suffice"] is False else str(row["needed_samples"] or "–"),
     }

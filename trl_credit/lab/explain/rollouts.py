@@ -37,19 +37,10 @@ def read_rollouts(source: str | Path, *, step: int | None = None) -> Shard:
         raise ValueError(f"--step {step}: {path} is a file, which has no steps: give the folder of the run")
     else:
         shard = read_file(path)
-    check_rollouts(shard, path)
-    return shard
-
-
-def check_rollouts(shard: Shard, path: Path) -> None:
-    """Checks that credit can be computed.
-
-    Raises:
-        ValueError: rows of trees, no reward, or no two responses to one prompt.
-    """
     if shard.trees or (shard.header.get("settings") or {}).get("rollouts") == "tree":
         raise ValueError(f"{path} holds rows of trees, which are parts of responses: look at them with trl-credit view")
     if all(response.get("reward") is None for response in shard.responses):
         raise ValueError(f"{path} has no reward, and advantages are computed from rewards")
     if max(Counter(response["group"] for response in shard.responses).values()) < 2:
         raise ValueError(f"{path} has no two responses to one prompt: advantages are computed within a group")
+    return shard

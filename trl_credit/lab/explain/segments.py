@@ -25,12 +25,6 @@ _RESULTS = ("group", "index", "completion", "reward", "rewards", "truncated", "k
 _RESULTS += ("prompt_token_ids",)
 
 
-def _padded(responses: list[dict[str, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities under π_old, and ones for all tokens, shapes (B, T)."""
-    rows = [torch.tensor([x or 0.0 for x in response["old_logprobs"]]) for response in responses]
-    return pad_sequence(rows, batch_first=True), pad_sequence([torch.ones(len(x)) for x in rows], batch_first=True)
-
-
 def rolled_out(
     shard: Shard,
     name: str,
@@ -66,7 +60,8 @@ def rolled_out(
     advantages, ids = torch.zeros(len(rows), length, dtype=torch.float64), torch.full((len(rows), length), -1)
     for places in groups:
         responses = [shard.responses[place] for place in places]
-        old_logp_t, mask_t = (x.to(trainer.processes.device) for x in _padded(responses))
+        logps = [torch.tensor([x or 0.0 for x in response["old_logprobs"]]) for response in responses]
+        old_logp_t = pad_sequence(logps, batch_first=True).to(trainer.processes.device)
         token_ids = [
             (r.get("prompt_token_ids") or prompt_ids(tokenizer, r["prompt"]), r["token_ids"]) for r in responses
         ]
@@ -76,10 +71,11 @@ def rolled_out(
         data = {name: x.to(trainer.processes.device) for name, x in data.items()} | {keys.OLD_LOGPS: old_logp_t}
         rewards = rewards_of(responses).to(trainer.processes.device)
         batch = Batch(data, rewards, rewards.unsqueeze(1), rewards, rank=0)
-        made = Chain(trainer.engine).credit(batch, [rows[place] for place in places])
-        advantages[places, : mask_t.size(1)] = (made.advantages * mask_t).double().cpu()
-        ids[places, : mask_t.size(1)] = batch.segment_ids.cpu()
-    return config, (advantages, ids)
+        credit = Chain(trainer.engine).credit(batch, [rows[place] for place in places])
+        width = old_logp_t.size(1)
+        advantages[places, :width], ids[places, :width] = credit.advantages.double().cpu(), batch.segment_ids.cpu()
+    inside = pad_sequence([torch.ones(len(response["tokens"])) for response in shard.responses], batch_first=True)
+    return config, (advantages * inside, ids)
 
 
 def _dataset_row(response: dict[str, Any], *, without: str | None) -> dict[str, Any]:

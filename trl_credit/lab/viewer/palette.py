@@ -1,7 +1,7 @@
 """The colours of the viewer: a diverging scale, blue above 0 and orange below, and a sequential one.
 
 Colour-blind readers can distinguish blue from orange. Each level is lighter (on a dark page: darker) than the next, and
-its contrast with the text on it is at least 4.5:1 (tests/lab/test_viewer_colours.py).
+its contrast with the text on it is at least 4.5:1 (tests/lab/test_viewer_browser.py).
 """
 
 LEVELS = 6  # on each side of 0

@@ -36,7 +36,9 @@ def read_run(
         raise FileNotFoundError(f"{run} does not exist: give the output folder of a run, or a shard file")
     paths = dict(logged_steps(run))
     if not paths:
-        raise ValueError(f"{run} has no rollout log: train with --log_credit 10, or run `trl-credit explain {run}`")
+        one_step = f"--config {run}/recipe.yaml --model_name_or_path {run} --max_steps 1 --log_credit 1"
+        fix = f"train with --log_credit 10, or log a step of its model: trl-credit train {one_step} --output_dir …"
+        raise ValueError(f"{run} has no rollout log: {fix}")
     if missing := [step for step in steps or () if step not in paths]:
         raise ValueError(f"step {missing[0]} was not logged in {run}: it has steps {listed(sorted(paths))}")
     shards: list[Shard] = []

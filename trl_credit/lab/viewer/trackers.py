@@ -122,33 +122,27 @@ class _Grouped(TrainerCallback):
         vars(grouped).update(vars(callback))
         return grouped
 
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
+        credit = {name: value for name, value in logs.items() if name.startswith(PREFIX)}
+        if state.is_world_process_zero:
+            self.log_credit(credit, state.global_step)
+        others = {name: value for name, value in logs.items() if name not in credit}
+        super().on_log(args, state, control, logs=others, **kwargs)
+
 
 class _GroupedWandb(_Grouped, WandbCallback):
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
-        credit, others = _split(logs)
-        if credit and state.is_world_process_zero:
-            import_module("wandb").log(credit, commit=False)  # into the row that the next line writes
-        super().on_log(args, state, control, logs=others, **kwargs)
+    def log_credit(self, credit: dict[str, Any], step: int) -> None:
+        import_module("wandb").log(credit, commit=False)  # into the row that `on_log` writes
 
 
 class _GroupedTensorBoard(_Grouped, TensorBoardCallback):
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
-        credit, others = _split(logs)
-        super().on_log(args, state, control, logs=others, **kwargs)
-        if credit and state.is_world_process_zero:
-            for name, value in credit.items():
-                if value is not None:  # a step without it
-                    self.tb_writer.add_scalar(name, value, state.global_step)
-            self.tb_writer.flush()
+    def log_credit(self, credit: dict[str, Any], step: int) -> None:
+        for name, value in credit.items():
+            if value is not None:  # a step without it
+                self.tb_writer.add_scalar(name, value, step)
 
 
 _GROUPED: dict[type[TrainerCallback], type[_Grouped]] = {
     WandbCallback: _GroupedWandb,
     TensorBoardCallback: _GroupedTensorBoard,
 }
-
-
-def _split(logs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is under `credit/`, and all else."""
-    credit = {name: value for name, value in logs.items() if name.startswith(PREFIX)}
-    return credit, {name: value for name, value in logs.items() if name not in credit}
