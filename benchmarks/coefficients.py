@@ -10,7 +10,7 @@ import torch
 from trl_credit.credit.advantages import trace_loss_weight
 from trl_credit.credit.clipping import is_clipped
 from trl_credit.credit.scan import discounted_scan, reverse_discounted_scan
-from trl_credit.credit.weights import lambda_trace_log_weight, sequence_log_weight, token_log_weight, traced_credit
+from trl_credit.credit.weights import lambda_trace_log_weight, masked, sequence_log_weight, traced_credit
 
 
 def eligible_coefficient(
@@ -48,7 +48,7 @@ def eligible_coefficient(
     Raises:
         ValueError: `decay` is outside [0, 1].
     """
-    log_weight_t = token_log_weight(logp_t, old_logp_t=old_logp_t, mask_t=mask_t)
+    log_weight_t = masked(logp_t - old_logp_t, mask_t)
     own_t = _passed(log_weight_t, advantages, clip_range, mask_t)
     traced_t = reverse_discounted_scan(own_t, decay=decay) * mask_t
     return traced_t if selected_t is None else own_t + selected_t * (traced_t - own_t)
@@ -88,7 +88,7 @@ def lambda_weight_coefficient(
     A clipped token loses all of its credit. On-policy it equals the other two; the sum over l ≤ t in GRPO-λ's own text
     (`trace_past`) does not. Arguments, shapes and errors as in [`eligible_coefficient`].
     """
-    own_t = _passed(token_log_weight(logp_t, old_logp_t=old_logp_t, mask_t=mask_t), advantages, clip_range, mask_t)
+    own_t = _passed(masked(logp_t - old_logp_t, mask_t), advantages, clip_range, mask_t)
     return own_t * trace_loss_weight("future", decay=decay, mask_t=mask_t.to(own_t.dtype))
 
 
@@ -132,7 +132,7 @@ def terminal_log_weight(
         t = torch.arange(m_t.size(-1), device=m_t.device)
         distance = (t * mask_t.bool()).amax(-1, keepdim=True) - t
         weight_t = m_t.new_tensor(decay).pow(distance.clamp(min=0)) * m_t
-    return (weight_t * token_log_weight(logp_t, old_logp_t=old_logp_t, mask_t=mask_t)).sum(-1)
+    return (weight_t * masked(logp_t - old_logp_t, mask_t)).sum(-1)
 
 
 def generalized_advantage(td_error_t: torch.Tensor, *, decay: float) -> torch.Tensor:

@@ -32,7 +32,7 @@ from theorems import (
 )
 
 from trl_credit.credit.clipping import is_clipped
-from trl_credit.credit.weights import lambda_trace_log_weight, token_log_weight
+from trl_credit.credit.weights import lambda_trace_log_weight, masked
 
 
 P = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000  # none of them k/G, where a probability jumps
@@ -155,7 +155,7 @@ def traces() -> Figure:
             if coefficient is lambda_trace_coefficient:
                 log_weight = lambda_trace_log_weight(s * noise, decay=decay, **log_ratio)
             else:
-                log_weight = token_log_weight(s * noise, **log_ratio)
+                log_weight = masked(s * noise, log_ratio["mask_t"])
             cut = is_clipped(log_weight, advantage_t=sign.unsqueeze(1), clip_range=clip)
             clipped.append(100 * cut.float().mean().item())
             credit = coefficient(s * noise, old_logp_t=log_ratio["old_logp_t"], decay=decay, **tensors)

@@ -53,11 +53,11 @@ def test_coefficients_are_the_gradient_of_the_loss(make_trainer, toy_loss, metho
     floor = {"advantage_floor": None} if algo == "grpo_lambda" else {}
     loss_type = {"loss_type": "grpo" if method == "GSPO" else "dr_grpo"}
     trainer = make_trainer(algo, **plain, **loss_type, **knobs, **traced, **floor)
-    given = rows(off_policy)
-    logps = given["logp_t"].clone().requires_grad_()
+    tensors = rows(off_policy)
+    logps = tensors["logp_t"].clone().requires_grad_()
     entropies = torch.rand(logps.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    mask_t = given["mask_t"]
-    inputs = toy_inputs(mask_t, advantages=ADVANTAGES, old_per_token_logps=given["old_logp_t"])
+    mask_t = tensors["mask_t"]
+    inputs = toy_inputs(mask_t, advantages=ADVANTAGES, old_per_token_logps=tensors["old_logp_t"])
     loss = toy_loss(trainer, inputs, logps=logps, entropies=entropies)
     # Dr.GRPO divides by rows × completion length; the row mean, by rows × loss tokens
     per_row = mask_t.sum(-1, keepdim=True) if method == "GSPO" else trainer.args.max_completion_length
@@ -65,9 +65,9 @@ def test_coefficients_are_the_gradient_of_the_loss(make_trainer, toy_loss, metho
     selected = {}
     if method == "S-trace":
         selected = {"selected_t": select_high_entropy(entropies, rate=0.3, mask_t=mask_t)}
-    found = coefficient(advantages=ADVANTAGES, clip_range=CLIP, **given, **selected)
-    torch.testing.assert_close(found * ADVANTAGES.unsqueeze(1), gradient, rtol=1e-12, atol=1e-15)
-    assert found[~mask_t.bool()].eq(0).all() and found.gt(0).any()
+    coefficient_t = coefficient(advantages=ADVANTAGES, clip_range=CLIP, **tensors, **selected)
+    torch.testing.assert_close(coefficient_t * ADVANTAGES.unsqueeze(1), gradient, rtol=1e-12, atol=1e-15)
+    assert coefficient_t[~mask_t.bool()].eq(0).all() and coefficient_t.gt(0).any()
 
 
 @pytest.mark.parametrize(

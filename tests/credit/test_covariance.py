@@ -25,15 +25,15 @@ def slow(logp, advantage, mask) -> dict[tuple[int, int], float]:
     return {(b, t): (advantage[b, 0].item() - mean_a) * (logp[b, t].item() - mean_l) for b, t in places}
 
 
-def chosen(found) -> set[tuple[int, int]]:
-    assert set(found.unique().tolist()) <= {0.0, 1.0}
-    return {tuple(place) for place in found.nonzero().tolist()}
+def chosen(marks) -> set[tuple[int, int]]:
+    assert set(marks.unique().tolist()) <= {0.0, 1.0}
+    return {tuple(place) for place in marks.nonzero().tolist()}
 
 
 def clip(logp, advantage, mask, *, share=0.05, cov_range=(0.3, 1.5), seed=0, clipped_t=None):
-    how = {"share": share, "cov_range": cov_range, "clipped_t": clipped_t}
+    settings = {"share": share, "cov_range": cov_range, "clipped_t": clipped_t}
     generator = torch.Generator().manual_seed(seed)
-    return clip_cov_tokens(logp, advantage_t=advantage, **how, generator=generator, mask_t=mask)
+    return clip_cov_tokens(logp, advantage_t=advantage, **settings, generator=generator, mask_t=mask)
 
 
 def kl(logp, advantage, mask, *, share=0.05):
@@ -41,26 +41,26 @@ def kl(logp, advantage, mask, *, share=0.05):
 
 
 def test_clip_cov_chooses_so_many_of_the_candidates_alone():
-    given = batch()
-    cov = slow(*given)
+    tensors = batch()
+    cov = slow(*tensors)
     candidates = {place for place, c in cov.items() if 0.3 < c < 1.5}
     count = math.floor(0.05 * len(cov))
     assert count == 10 and 3 * count < len(candidates) < len(cov)
-    seen = [chosen(clip(*given, seed=seed)) for seed in range(40)]
-    assert all(len(found) == count and found <= candidates for found in seen)
-    assert seen[0] == chosen(clip(*given, seed=0)) != seen[1]
+    seen = [chosen(clip(*tensors, seed=seed)) for seed in range(40)]
+    assert all(len(places) == count and places <= candidates for places in seen)
+    assert seen[0] == chosen(clip(*tensors, seed=0)) != seen[1]
     assert set().union(*seen) > set(list(candidates)[: len(candidates) // 2])  # at random among all of them
-    counts = [sum(place in found for found in seen) for place in candidates]
+    counts = [sum(place in places for places in seen) for place in candidates]
     assert max(counts) < 25  # of 40, where one in three or four is expected
 
 
 def test_clip_cov_leaves_out_what_ppo_clips():
-    given = batch()
-    candidates = sorted(place for place, c in slow(*given).items() if 0.3 < c < 1.5)
-    clipped_t = torch.zeros_like(given[0], dtype=torch.bool)
+    tensors = batch()
+    candidates = sorted(place for place, c in slow(*tensors).items() if 0.3 < c < 1.5)
+    clipped_t = torch.zeros_like(tensors[0], dtype=torch.bool)
     for place in candidates[4:]:
         clipped_t[place] = True
-    assert chosen(clip(*given, clipped_t=clipped_t)) == set(candidates[:4])  # fewer than 10, so all
+    assert chosen(clip(*tensors, clipped_t=clipped_t)) == set(candidates[:4])  # fewer than 10, so all
 
 
 def test_the_range_is_open():
@@ -72,18 +72,18 @@ def test_the_range_is_open():
 
 
 def test_kl_cov_chooses_the_largest():
-    given = batch()
-    cov = slow(*given)
+    tensors = batch()
+    cov = slow(*tensors)
     ranked = sorted(cov, key=cov.get, reverse=True)
     for share, count in ((0.0, 0), (0.001, 1), (0.05, 10), (0.5, 105), (1.0, len(cov))):
-        assert chosen(kl(*given, share=share)) == set(ranked[:count])
+        assert chosen(kl(*tensors, share=share)) == set(ranked[:count])
 
 
 def test_ties_keep_the_earlier_token():
     mask = torch.ones(3, 4)
     mask[0, 0] = 0
-    found = kl(torch.full((3, 4), -1.0), torch.tensor([[1.0], [-1.0], [0.0]]), mask, share=0.4)
-    assert chosen(found) == {(0, 1), (0, 2), (0, 3), (1, 0)}
+    marks = kl(torch.full((3, 4), -1.0), torch.tensor([[1.0], [-1.0], [0.0]]), mask, share=0.4)
+    assert chosen(marks) == {(0, 1), (0, 2), (0, 3), (1, 0)}
 
 
 @pytest.mark.parametrize("choose", [clip, kl])
@@ -104,8 +104,8 @@ def test_neither_padding_nor_what_stands_there_matters(choose, fill):
     logp, advantage, mask = batch(dtype=torch.float32)
     plain = choose(logp, advantage, mask)
     dirty = torch.nn.functional.pad(torch.where(mask.bool(), logp, fill), (0, 7), value=fill)
-    found = choose(dirty, advantage, torch.nn.functional.pad(mask, (0, 7)))
-    assert torch.equal(found[:, :50], plain) and not found[:, 50:].any() and plain.any()
+    marks = choose(dirty, advantage, torch.nn.functional.pad(mask, (0, 7)))
+    assert torch.equal(marks[:, :50], plain) and not marks[:, 50:].any() and plain.any()
 
 
 @pytest.mark.parametrize("choose", [clip, kl])
@@ -116,5 +116,5 @@ def test_the_floor_of_a_product_is_that_of_the_numbers(choose):
     mask = torch.ones(2, 100)
     mask[1, :] = 0
     mask[1, 0], mask[0, 0] = 1, 0
-    found = choose(logp, advantage, mask, share=0.29, **({"cov_range": (-9.0, 9.0)} if choose is clip else {}))
-    assert len(chosen(found)) == 29
+    marks = choose(logp, advantage, mask, share=0.29, **({"cov_range": (-9.0, 9.0)} if choose is clip else {}))
+    assert len(chosen(marks)) == 29

@@ -6,8 +6,6 @@ import pytest
 import torch
 from conftest import EXTRACTS, toy_inputs
 
-from trl_credit.credit import weights
-
 
 CASES = json.loads((EXTRACTS / "golden_weights.json").read_text())["cases"]
 
@@ -28,8 +26,8 @@ def tensors(case, dtype):
     return {name: torch.tensor(case[name], dtype=dtype) for name in names}
 
 
-def differs_inside_a_row(given):
-    rows = zip(given["advantages"], given["mask"].bool(), strict=True)
+def differs_inside_a_row(values):
+    rows = zip(values["advantages"], values["mask"].bool(), strict=True)
     return any(len(row[kept].unique()) > 1 for row, kept in rows)
 
 
@@ -38,23 +36,23 @@ def differs_inside_a_row(given):
 def test_loss_and_gradient(make_trainer, toy_loss, name, dtype, tolerance):
     trainer = make_trainer(loss_type="grpo", num_generations=2, beta=0.1, use_bias_correction_kl=False, **KNOBS[name])
     for case in CASES:
-        given = tensors(case, dtype)
+        values = tensors(case, dtype)
         # one trainer for all cases: these are read at every loss
         trainer.args.trace_lambda, trainer.args.selective_rate = case["gamma_lambda"], case["selective_rate"]
         trainer.epsilon_low, trainer.epsilon_high = case["epsilon_low"], case["epsilon_high"]
         trainer.beta = case["beta"]
-        logps = given["logps"].requires_grad_()
+        logps = values["logps"].requires_grad_()
         inputs = toy_inputs(
-            given["mask"],
-            old_per_token_logps=given["old_logps"],
-            ref_per_token_logps=given["ref_logps"],
-            advantages=given["advantages"],
+            values["mask"],
+            old_per_token_logps=values["old_logps"],
+            ref_per_token_logps=values["ref_logps"],
+            advantages=values["advantages"],
         )
-        if name == "sequence" and differs_inside_a_row(given):
+        if name == "sequence" and differs_inside_a_row(values):
             with pytest.raises(ValueError, match="sequence_token"):
-                toy_loss(trainer, inputs, logps=logps, entropies=given["entropies"])
+                toy_loss(trainer, inputs, logps=logps, entropies=values["entropies"])
             continue
-        loss = toy_loss(trainer, inputs, logps=logps, entropies=given["entropies"])
+        loss = toy_loss(trainer, inputs, logps=logps, entropies=values["entropies"])
         loss.backward()
         expected = case["results"][name]
         # float32 cannot decide on which side of a clip bound a ratio lies that float64 puts 1e-7 from it
@@ -63,22 +61,3 @@ def test_loss_and_gradient(make_trainer, toy_loss, name, dtype, tolerance):
         torch.testing.assert_close(
             logps.grad, torch.tensor(expected["grad"], dtype=dtype), rtol=tolerance, atol=tolerance
         )
-
-
-@pytest.mark.parametrize("case", CASES, ids=range(len(CASES)))
-def test_log_weights(case):
-    given = tensors(case, torch.float64)
-    both = {"old_logp_t": given["old_logps"], "mask_t": given["mask"]}
-    decay = case["gamma_lambda"]
-    values = {
-        "token": weights.token_log_weight(given["logps"], **both),
-        "sequence": weights.sequence_log_weight(given["logps"], **both),
-        "sequence_token": weights.sequence_token_log_weight(given["logps"], **both),
-        "p_trace": weights.eligible_log_weight(given["logps"], decay=decay, **both),
-        "s_trace": weights.eligible_log_weight(given["logps"], decay=decay, selected_t=given["keep"], **both),
-        "grpo_lambda_recent": weights.lambda_trace_log_weight(given["logps"], decay=decay, **both),
-        "grpo_lambda_both": weights.lambda_trace_log_weight(given["logps"], decay=decay, style="both", **both),
-    }
-    for name, value in values.items():
-        expected = torch.tensor(case["results"][name]["log_weight"], dtype=torch.float64)
-        torch.testing.assert_close(value * given["mask"], expected * given["mask"], rtol=0, atol=1e-12)

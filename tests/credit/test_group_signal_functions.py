@@ -47,5 +47,5 @@ def test_advantages_scaled_by_the_batch_are_those_of_trl(rewards):
     scored = int((~rewards.isnan()).sum())
     std = nanstd(rewards) if scored > 1 else torch.tensor(0.0)
     expected = ((rewards - mean) / (std + 1e-4)).nan_to_num(nan=0.0)
-    found = batch_scaled_advantages(rewards, num_generations=3)
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    advantages = batch_scaled_advantages(rewards, num_generations=3)
+    torch.testing.assert_close(advantages, expected, rtol=1e-5, atol=1e-6)

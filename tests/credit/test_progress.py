@@ -4,11 +4,10 @@ from functools import partial
 
 import pytest
 import torch
-from closed_forms import eligible_gradient
 from theorems import relative_progress
 
 from trl_credit.credit.shares import last_tokens
-from trl_credit.credit.weights import traced_credit
+from trl_credit.credit.weights import eligible_log_weight, traced_credit
 
 
 tensor64 = partial(torch.tensor, dtype=torch.float64)
@@ -22,9 +21,11 @@ def test_the_coefficients_at_ratio_1(decay):
     p_trace = (1 - decay ** (n - k + 1)) / (1 - decay)
     s_trace = 1 + z * decay * (1 - decay ** (n - k)) / (1 - decay)
     close = {"rtol": 1e-12, "atol": 1e-12}
-    torch.testing.assert_close(eligible_gradient(ones, decay=decay, mask_t=ones)[0], p_trace, **close)
     torch.testing.assert_close(traced_credit(ones, decay=decay, style="recent")[0], p_trace, **close)
-    torch.testing.assert_close(eligible_gradient(ones, decay=decay, selected_t=z, mask_t=ones), s_trace, **close)
+    logp_t = torch.zeros_like(ones).requires_grad_()
+    for selected_t, coefficients in ((None, p_trace.unsqueeze(0)), (z, s_trace)):
+        log_weight_t = eligible_log_weight(logp_t, old_logp_t=-ones, decay=decay, selected_t=selected_t, mask_t=ones)
+        torch.testing.assert_close(torch.autograd.grad(log_weight_t.sum(), logp_t)[0], coefficients, **close)
     assert p_trace[-1] == pytest.approx(1.0) and s_trace[0, -1] == 1.0
 
 

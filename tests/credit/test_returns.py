@@ -48,18 +48,18 @@ def expected(advantages) -> tuple[torch.Tensor, torch.Tensor]:
     `advantages(rewards (G, K), steps (G,))` gives (G, K).
     """
     logits = toy_logits()
-    found = list(trajectories(logits))
-    probabilities = torch.stack([logps.sum().exp() for logps, _, _ in found]).detach()
+    paths = list(trajectories(logits))
+    probabilities = torch.stack([logps.sum().exp() for logps, _, _ in paths]).detach()
     assert probabilities.sum().item() == pytest.approx(1.0, abs=1e-14)
-    scores = torch.zeros(len(found), TURNS, len(logits), dtype=torch.float64)
-    for i, (logps, _, _) in enumerate(found):
+    scores = torch.zeros(len(paths), TURNS, len(logits), dtype=torch.float64)
+    for i, (logps, _, _) in enumerate(paths):
         for t, logp in enumerate(logps):
             scores[i, t] = torch.autograd.grad(logp, logits, retain_graph=True)[0]
-    table = torch.zeros(len(found), TURNS, dtype=torch.float64)
-    for i, (_, rewards, _) in enumerate(found):
+    table = torch.zeros(len(paths), TURNS, dtype=torch.float64)
+    for i, (_, rewards, _) in enumerate(paths):
         table[i, : len(rewards)] = torch.tensor(rewards, dtype=torch.float64)
-    lengths = torch.tensor([len(rewards) for _, rewards, _ in found])
-    groups = torch.cartesian_prod(*[torch.arange(len(found))] * GROUP)
+    lengths = torch.tensor([len(rewards) for _, rewards, _ in paths])
+    groups = torch.cartesian_prod(*[torch.arange(len(paths))] * GROUP)
     weight = probabilities[groups].prod(1)
     flat = groups.flatten()
     credit = advantages(table[flat], lengths[flat]).unflatten(0, (-1, GROUP))
@@ -117,7 +117,7 @@ def test_equal_states_weigh_the_gradient_and_do_not_bend_it():
     def of(rewards, steps):
         to_go_k = returns_to_go(rewards, gamma=1.0, steps=steps)
         states = torch.arange(TURNS).expand(len(rewards), -1)
-        found = state_group_advantages(
+        advantages = state_group_advantages(
             to_go_k,
             outcome=rewards.sum(-1),
             states_k=states,
@@ -125,20 +125,20 @@ def test_equal_states_weigh_the_gradient_and_do_not_bend_it():
             num_generations=GROUP,
             steps=steps,
         )
-        return found
+        return advantages
 
     logits = toy_logits()
     reach = [0.0] * TURNS
     for logps, rewards, _ in trajectories(logits):
         for t in range(len(rewards)):
             reach[t] += logps.sum().exp().item()
-    wanted = true_gradient() * (GROUP - 1) / GROUP  # A_E has the own response, in a group of fixed size
+    target = true_gradient() * (GROUP - 1) / GROUP  # A_E has the own response, in a group of fixed size
     for logps, rewards, _ in trajectories(logits):
         for t, logp in enumerate(logps):
             weight = omega * (1 - (1 - reach[t]) ** (GROUP - 1))
             own = torch.autograd.grad(logp, logits, retain_graph=True)[0]
-            wanted = wanted + logps.sum().exp().item() * weight * sum(rewards[t:]) * own
-    assert torch.allclose(expected(of)[0], wanted, atol=1e-12, rtol=0)
+            target = target + logps.sum().exp().item() * weight * sum(rewards[t:]) * own
+    assert torch.allclose(expected(of)[0], target, atol=1e-12, rtol=0)
 
 
 def test_differences_of_state_scores_are_unbiased_for_the_last_score():
@@ -147,12 +147,12 @@ def test_differences_of_state_scores_are_unbiased_for_the_last_score():
     def of(rewards, steps):
         values = rewards.cumsum(-1)
         none = torch.full((len(rewards),), torch.nan, dtype=torch.float64)
-        found = difference_advantages(values, first=none, num_generations=GROUP, steps=steps)
-        return found
+        advantages = difference_advantages(values, first=none, num_generations=GROUP, steps=steps)
+        return advantages
 
     rewards, steps = torch.tensor([[1.0, 2.0, 4.0], [3.0, 0.0, 0.0], [5.0, 1.0, 0.0]]), torch.tensor([3, 1, 2])
-    found = of(rewards, steps)
-    assert found.tolist() == [[1 - 4, 2, 4], [3 - 3, 0, 0], [5 - 2, 1, 0]]
+    advantages = of(rewards, steps)
+    assert advantages.tolist() == [[1 - 4, 2, 4], [3 - 3, 0, 0], [5 - 2, 1, 0]]
 
 
 # Closed forms on drawn tables
@@ -176,12 +176,12 @@ def test_to_go_equals_loops(seed, gamma, baseline, has_unscored):
     own = returns_to_go(rewards, gamma=gamma, steps=steps)
     if has_unscored:
         own[1] = torch.nan
-    found = to_go_advantages(own, baseline=baseline, num_generations=3, steps=steps)
+    advantages = to_go_advantages(own, baseline=baseline, num_generations=3, steps=steps)
     for i in range(6):
         group = [j for j in range(i // 3 * 3, i // 3 * 3 + 3) if j != i and not (has_unscored and j == 1)]
         for k in range(4):
             if k >= steps[i] or (has_unscored and i == 1):
-                assert found[i, k] == 0
+                assert advantages[i, k] == 0
                 continue
             ret = {j: sum(gamma ** (m - k) * rewards[j, m].item() for m in range(k, steps[j])) for j in [i, *group]}
             whole = [sum(gamma**m * rewards[j, m].item() for m in range(steps[j])) for j in group]
@@ -189,7 +189,7 @@ def test_to_go_equals_loops(seed, gamma, baseline, has_unscored):
             reached = [ret[j] for j in group if steps[j] > k]
             if baseline == "step" and reached:
                 base = sum(reached) / len(reached)
-            assert found[i, k].item() == pytest.approx(ret[i] - base, abs=1e-12)
+            assert advantages[i, k].item() == pytest.approx(ret[i] - base, abs=1e-12)
 
 
 @settings(deadline=None, max_examples=40)
@@ -198,8 +198,8 @@ def test_state_groups_equal_loops(seed, weight):
     rewards, steps, generator = drawn(seed)
     states = torch.randint(0, 3, rewards.shape, generator=generator)
     own = returns_to_go(rewards, gamma=0.9, steps=steps)
-    given_ = {"states_k": states, "num_generations": 3, "steps": steps}
-    found = state_group_advantages(own, outcome=rewards.sum(-1), weight=weight, **given_)
+    groups = {"states_k": states, "num_generations": 3, "steps": steps}
+    advantages = state_group_advantages(own, outcome=rewards.sum(-1), weight=weight, **groups)
     shared = shared_states(states, num_generations=3, steps=steps)
     for i in range(6):
         group = range(i // 3 * 3, i // 3 * 3 + 3)
@@ -207,39 +207,39 @@ def test_state_groups_equal_loops(seed, weight):
         for k in range(4):
             there = [(j, m) for j in group for m in range(steps[j]) if j != i and states[j, m] == states[i, k]]
             same = [own[j, m].item() for j, m in there]
-            wanted = episode + weight * (own[i, k].item() - sum(same) / len(same) if same else 0.0)
-            assert found[i, k].item() == pytest.approx(wanted if k < steps[i] else 0.0, abs=1e-12)
+            target = episode + weight * (own[i, k].item() - sum(same) / len(same) if same else 0.0)
+            assert advantages[i, k].item() == pytest.approx(target if k < steps[i] else 0.0, abs=1e-12)
             assert shared[i, k].item() == (k < steps[i].item() and bool(same))
 
 
 def test_states_of_other_groups_and_own_visits_are_not_compared():
     own = torch.tensor([[1.0, 5.0], [9.0, 0.0], [2.0, 4.0], [7.0, 0.0]], dtype=torch.float64)
     steps, states = torch.tensor([2, 1, 2, 1]), torch.tensor([[1, 1], [2, 0], [1, 1], [1, 0]])
-    given_ = {"states_k": states, "num_generations": 2, "steps": steps}
-    found = state_group_advantages(own, outcome=torch.zeros(4), **given_)
-    assert found.tolist() == [[0, 0], [0, 0], [2 - 7, 4 - 7], [7 - 3, 0]]
+    groups = {"states_k": states, "num_generations": 2, "steps": steps}
+    advantages = state_group_advantages(own, outcome=torch.zeros(4), **groups)
+    assert advantages.tolist() == [[0, 0], [0, 0], [2 - 7, 4 - 7], [7 - 3, 0]]
 
 
 def test_a_known_score_of_the_prompt_replaces_the_baseline():
     values, steps = torch.tensor([[0.5, 1.0], [0.25, 0.0]], dtype=torch.float64), torch.tensor([2, 1])
-    found = difference_advantages(values, first=torch.tensor([0.25, math.nan]), num_generations=2, steps=steps)
-    assert found.tolist() == [[0.25, 0.5], [0.25 - 0.5, 0.0]]
+    advantages = difference_advantages(values, first=torch.tensor([0.25, math.nan]), num_generations=2, steps=steps)
+    assert advantages.tolist() == [[0.25, 0.5], [0.25 - 0.5, 0.0]]
 
 
 def test_a_response_without_scored_states_has_no_credit_and_is_no_baseline():
     values, steps = torch.tensor([[0.5], [9.0], [0.25]], dtype=torch.float64), torch.tensor([1, 0, 1])
     none = torch.full((3,), math.nan)
-    found = difference_advantages(values, first=none, num_generations=3, steps=steps)
-    assert found.tolist() == [[0.25], [0.0], [-0.25]]
+    advantages = difference_advantages(values, first=none, num_generations=3, steps=steps)
+    assert advantages.tolist() == [[0.25], [0.0], [-0.25]]
 
 
 def test_equal_rewards_leave_no_rounding_behind():
     rewards, steps = torch.full((4, 2), 0.1, dtype=torch.float64), torch.full((4,), 2)
     own = returns_to_go(rewards, gamma=1.0, steps=steps)
     states = torch.zeros(4, 2, dtype=torch.long)
-    given_ = {"num_generations": 4, "steps": steps}
-    assert not to_go_advantages(own, baseline="step", **given_).any()
-    assert not to_go_advantages(own, baseline="response", **given_)[:, 0].any()
-    assert not state_group_advantages(own[:, :1], outcome=own[:, 0], states_k=states[:, :1], **given_).any()
+    groups = {"num_generations": 4, "steps": steps}
+    assert not to_go_advantages(own, baseline="step", **groups).any()
+    assert not to_go_advantages(own, baseline="response", **groups)[:, 0].any()
+    assert not state_group_advantages(own[:, :1], outcome=own[:, 0], states_k=states[:, :1], **groups).any()
     none = torch.full((4,), torch.nan)
-    assert not difference_advantages(rewards, first=none, **given_).any()
+    assert not difference_advantages(rewards, first=none, **groups).any()

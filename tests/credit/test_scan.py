@@ -38,13 +38,6 @@ def test_float32_across_block_levels(length, decay):
     )
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.7, 1.0])
-def test_gradcheck(decay):
-    x = torch.randn(2, 41, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: discounted_scan(x, decay=decay, block=8), x)
-    assert torch.autograd.gradgradcheck(lambda x: discounted_scan(x, decay=decay, block=8) ** 2, x)
-
-
 def test_bfloat16_and_autocast_accumulate_in_float32():
     x = torch.rand(2, 2048, generator=torch.Generator().manual_seed(0)).bfloat16()
     exact = slow_scan(x.double(), 0.999)

@@ -49,29 +49,10 @@ def test_cutpoints_of_the_worked_example(settings, code, paper):
     assert cut(**settings) == paper
 
 
-@pytest.mark.parametrize("first", [0.99, 0.40])
-def test_the_first_advantage_starts_from_the_prompt(first):
-    """Eq. 2: A_1 = V(s_{t_2}) − V(x), also where the first tokens are probable; n cutpoints are in each segment."""
-    p = [first, *P[1:]]
-    cuts = [t for t in range(11) if p[t] < 0.9]
-    places = cut(p, interval=2)
-    value = {0: 0.5, 3: 0.625, 5: 0.75, 7: 0.375, 9: 0.25}
-    assert places == [0, *cuts[2::2]]
-    logp_t = torch.tensor([p], dtype=torch.float64).log()
-    mask_t = torch.ones(1, 12, dtype=torch.long)
-    value_t = torch.tensor([[value.get(t, 9.0) for t in range(12)]], dtype=torch.float64)
-    boundaries = cutpoint_boundaries(logp_t, threshold=0.9, interval=2, mask_t=mask_t)
-    final = torch.ones(1, dtype=torch.float64)
-    a_t = segment_advantages(value_t, boundaries=boundaries, final_value=final, mask_t=mask_t)
-    ends = [*places[1:], 12]
-    gained = [value.get(end, 1.0) - value[begin] for begin, end in zip(places, ends, strict=True)]
-    assert a_t[0].tolist() == [gain for gain, b, e in zip(gained, places, ends, strict=True) for _ in range(b, e)]
-    assert sum(gained) == 1.0 - value[0]
-
-
 def test_cutpoint_at_the_first_token_and_at_the_threshold():
     p = [0.40, *P[1:]]
     assert cut(p, interval=5, include_last=True) == [0, 9]
+    assert cut(p, interval=2) == [0, 3, 7]
     assert cut([0.5, 0.9, 0.5, 0.9], interval=1) == [0, 2]
     assert cut([0.9, 0.9, 0.5, 0.9], interval=1) == [0]  # 0.9 itself is no cutpoint
     assert cut([0.9, 0.9, 0.5, 0.9], interval=1, from_first_cutpoint=True) == [2]
@@ -166,8 +147,8 @@ def test_engine_correction_by_segment():
     ids = torch.tensor([[0, 0, 1, 1, -1]])
 
     def ratio(mode, low=None, high=None):
-        given = {"segment_ids": ids, "mode": mode, "low": low, "high": high}
-        return segment_ratio(old, sampling, **given)[0].log().tolist()
+        settings = {"segment_ids": ids, "mode": mode, "low": low, "high": high}
+        return segment_ratio(old, sampling, **settings)[0].log().tolist()
 
     assert ratio("token_truncate") == pytest.approx([0.5, 0.0, 0.0, -1.0, 0.0])
     assert ratio("sequence_truncate") == pytest.approx([0.5, 0.5, -1.0, -1.0, 0.0])

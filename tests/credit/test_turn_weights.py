@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from closed_forms import log_probability_gradient
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from turn_helpers import TURN_FORMS, turn_jacobian
 
 from trl_credit import CreditConfig
-from trl_credit.credit import turns, weights
+from trl_credit.credit import turns
 from trl_credit.credit.gradient import PolicyTerm, token_credit
 from trl_credit.credit.tokens import turn_numbers
 from trl_credit.loss.assignment import assign_credit
@@ -52,12 +51,6 @@ def conversation(seed, *, batch=3, length=13):
     )
 
 
-def back(weight_t, tokens, c_t):
-    """Σ_t c_t ∂W_t/∂ℓ_k by autograd."""
-    total = torch.where(tokens.mask_t.bool(), weight_t * c_t, 0.0).sum()
-    return torch.autograd.grad(total, tokens.logp_t, retain_graph=True)[0]
-
-
 @pytest.mark.parametrize("form", TURN_FORMS)
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), decay=DECAYS)
@@ -72,16 +65,15 @@ def test_weights_and_credit_against_the_matrix(tmp_path_factory, form, seed, dec
     for i, (ids, mask) in enumerate(zip(tokens.turn_ids.tolist(), tokens.mask_t.tolist(), strict=True)):
         rows.append(turn_jacobian(config, ids, mask, None if z is None else z[i].tolist()))
     jacobian = torch.stack(rows)
-    expected = torch.einsum("bt,btk->bk", c_t, jacobian)
-    torch.testing.assert_close(back(credit.log_weight, tokens, c_t), expected, rtol=1e-12, atol=1e-12)
-    given = {"selected_t": z, "turn_ids": tokens.turn_ids, "mask_t": tokens.mask_t}
-    closed = log_probability_gradient(config, c_t, **given)
-    torch.testing.assert_close(closed, expected, rtol=1e-12, atol=1e-12)
+    (gradient,) = torch.autograd.grad(
+        torch.where(tokens.mask_t.bool(), credit.log_weight * c_t, 0.0).sum(), tokens.logp_t, retain_graph=True
+    )
+    torch.testing.assert_close(gradient, torch.einsum("bt,btk->bk", c_t, jacobian), rtol=1e-12, atol=1e-12)
     ratio_t = torch.where(tokens.mask_t.bool(), credit.log_weight.detach(), 0.0).exp()
     every = {"kept_t": tokens.mask_t, "mask_t": tokens.mask_t, "term": PolicyTerm(clip_range=(0.0, torch.inf))}
-    found = token_credit(credit.log_weight, logp_t=tokens.logp_t, advantage_t=tokens.advantages, **every)
-    expected = log_probability_gradient(config, c_t * ratio_t, **given)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    credit_t = token_credit(credit.log_weight, logp_t=tokens.logp_t, advantage_t=tokens.advantages, **every)
+    expected = torch.einsum("bt,btk->bk", c_t * ratio_t, jacobian)
+    torch.testing.assert_close(credit_t, expected, rtol=1e-12, atol=1e-12)
     difference = (tokens.logp_t - tokens.old_logp_t).detach().nan_to_num()
     value = difference
     if form.startswith(("turn", "lambda")):
@@ -89,59 +81,19 @@ def test_weights_and_credit_against_the_matrix(tmp_path_factory, form, seed, dec
         ids, masks = tokens.turn_ids.tolist(), tokens.mask_t.tolist()
         dense = torch.stack([turn_jacobian(of_value, *row) for row in zip(ids, masks, strict=True)])
         value = torch.einsum("btk,bk->bt", dense, difference)
-    found = credit.log_weight.detach() * tokens.mask_t
-    torch.testing.assert_close(found, value * tokens.mask_t, rtol=1e-12, atol=1e-12)
-
-
-def pair_of(form, decay):
-    """A weight per turn, and the one per token or sequence that is its limit, as functions of tokens."""
-    trace, token = {"decay": decay}, weights.token_log_weight
-    return {
-        "turn": (turns.turn_log_weight, token, weights.sequence_log_weight, {}),
-        "turn_token": (turns.turn_token_log_weight, token, weights.sequence_token_log_weight, {}),
-        "eligible": (turns.eligible_log_weight, weights.eligible_log_weight, token, trace),
-        "lambda": (turns.lambda_trace_log_weight, weights.lambda_trace_log_weight, token, trace),
-    }[form]
-
-
-@pytest.mark.parametrize("form", ["turn", "turn_token", "eligible", "lambda"])
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10**6), decay=DECAYS, rate=st.sampled_from([None, 0.4]))
-def test_limits_of_one_turn_and_of_one_token_per_turn(form, seed, decay, rate):
-    by_turn, of_tokens, of_row, knobs = pair_of(form, decay)
-    tokens = conversation(seed)
-    given = {"old_logp_t": tokens.old_logp_t, "mask_t": tokens.mask_t}
-    c_t = tokens.advantages * tokens.mask_t
-    one = torch.where(tokens.turn_ids < 0, -1, 0)
-    left, right = by_turn(tokens.logp_t, turn_ids=one, **given, **knobs), of_row(tokens.logp_t, **given)
-    assert torch.equal(left[tokens.mask_t.bool()], right[tokens.mask_t.bool()])
-    assert torch.equal(back(left, tokens, c_t), back(right, tokens, c_t))
-
-    each = torch.arange(tokens.mask_t.size(1)).expand_as(tokens.turn_ids)
-    z = None if rate is None or form != "eligible" else (tokens.advantages > 0).double() * tokens.mask_t
-    selected = {} if z is None else {"selected_t": z}
-    left = by_turn(tokens.logp_t, turn_ids=each, **given, **knobs, **selected)
-    right = of_tokens(tokens.logp_t, **given, **knobs, **selected)
-    if form == "lambda":  # the token's own term stands beside its trace
-        inside = tokens.mask_t.bool()
-        torch.testing.assert_close(left[inside], right[inside], rtol=1e-12, atol=1e-12)
-    else:
-        assert torch.equal(left[tokens.mask_t.bool()], right[tokens.mask_t.bool()])
-    gradients = back(left, tokens, c_t), back(right, tokens, c_t)
-    if form.startswith("turn"):
-        assert torch.equal(*gradients)
-    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+    log_weight_t = credit.log_weight.detach() * tokens.mask_t
+    torch.testing.assert_close(log_weight_t, value * tokens.mask_t, rtol=1e-12, atol=1e-12)
 
 
 def test_turns_without_a_loss_token_are_empty_and_the_trace_decays_across_them():
     mask = torch.tensor([[1.0, 0.0, 0.0, 0.0, 1.0]])
     ids = torch.tensor([[0, -1, 1, -1, 2]])
     logp = torch.full((1, 5), -1.0, requires_grad=True)
-    given = {"old_logp_t": torch.full((1, 5), -2.0), "turn_ids": ids, "mask_t": mask}
-    assert turns.lambda_trace_log_weight(logp, decay=0.5, **given).tolist() == [[1.0, 0.0, 0.0, 0.0, 1.25]]
-    (gradient,) = torch.autograd.grad(turns.eligible_log_weight(logp, decay=0.5, **given)[0, 4], logp)
+    tensors = {"old_logp_t": torch.full((1, 5), -2.0), "turn_ids": ids, "mask_t": mask}
+    assert turns.lambda_trace_log_weight(logp, decay=0.5, **tensors).tolist() == [[1.0, 0.0, 0.0, 0.0, 1.25]]
+    (gradient,) = torch.autograd.grad(turns.eligible_log_weight(logp, decay=0.5, **tensors)[0, 4], logp)
     assert gradient.tolist() == [[0.25, 0.0, 0.0, 0.0, 1.0]]
-    assert turns.turn_log_weight(logp, **given).tolist() == [[1.0, 0.0, 0.0, 0.0, 1.0]]
+    assert turns.turn_log_weight(logp, **tensors).tolist() == [[1.0, 0.0, 0.0, 0.0, 1.0]]
 
 
 @pytest.mark.parametrize("form", TURN_FORMS)
@@ -191,9 +143,9 @@ def test_selectors_choose_among_turns_by_their_mean_entropy(tmp_path):
 def test_the_factor_of_an_average_over_turns():
     ids = torch.tensor([[0, 0, 0, -1, 1], [0, 0, -1, -1, -1], [-1, 0, -1, 1, 1], [0, -1, 1, -1, -1]])
     kept = torch.tensor([[1.0, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
-    found = turns.turn_average_factor(ids, mask_t=kept)
+    factor_t = turns.turn_average_factor(ids, mask_t=kept)
     # n / (K n_τ): 4/(2·3) and 4/(2·1); a single turn; a second turn of which nothing is kept; nothing at all
     expected = [[2 / 3, 2 / 3, 2 / 3, 0, 2], [1, 1, 0, 0, 0], [0, 1, 0, 0, 0], [0] * 5]
-    torch.testing.assert_close(found, torch.tensor(expected))
-    assert torch.equal(found[1, :2], torch.ones(2))
+    torch.testing.assert_close(factor_t, torch.tensor(expected))
+    assert torch.equal(factor_t[1, :2], torch.ones(2))
     assert turns.turn_average_factor(ids[1:2], mask_t=kept[1:2]) is None

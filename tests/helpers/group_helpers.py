@@ -6,7 +6,7 @@ import torch
 
 
 def by_prompt(prompts, completions, **kwargs) -> list[float]:
-    """0 for prompts that begin with an even digit, so that their groups are dull; else nearly always different."""
+    """0 for prompts that begin with an even digit, whose groups have zero variance; else nearly always different."""
     return [0.0 if int(p[0]) % 2 == 0 else sum(map(ord, c)) % 4 / 3 for p, c in zip(prompts, completions, strict=True)]
 
 
@@ -15,7 +15,7 @@ def length(prompts, completions, **kwargs) -> list[float]:
     return [sum(map(ord, c)) % 101 / 1000 for c in completions]
 
 
-# four groups of four in a batch; half of the prompts are dull
+# four groups of four in a batch; half of the prompts have zero variance
 SMALL = {"reward_funcs": by_prompt, "per_device_train_batch_size": 16, "max_steps": 3, "n_prompts": 64}
 
 

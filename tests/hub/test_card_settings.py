@@ -32,7 +32,7 @@ def shown(args_of):
 def test_the_nodes_that_were_trained_on(make_trainer, form):
     trainer = make_trainer(**{**TREE, "max_steps": 1}, tree_rows=form)
     trees, grow = [], trainer.forest._new_rows
-    trainer.forest._new_rows = lambda found: trees.extend(found) or grow(found)
+    trainer.forest._new_rows = lambda grown: trees.extend(grown) or grow(grown)
     trainer.train()
     (row,) = steps_of(trainer)
     credited = [node for tree in trees for node in tree.root.walk()[1:] if node.advantage]

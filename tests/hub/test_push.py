@@ -52,24 +52,24 @@ def test_what_is_pushed_and_what_stays(hub, folder):
     assert push_to(hub, folder, private=True) == url and len(repo.commits) == 1  # nothing is new
 
 
-@pytest.mark.parametrize("how", [403, 503, "drop", "lost", pytest.param("hang", marks=pytest.mark.slow)])
-def test_a_push_that_fails_at_any_request_loses_nothing(hub, folder, monkeypatch, how):
+@pytest.mark.parametrize("failing", [403, 503, "drop", "lost", pytest.param("hang", marks=pytest.mark.slow)])
+def test_a_push_that_fails_at_any_request_loses_nothing(hub, folder, monkeypatch, failing):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client waits between its tries
     before, n = snapshot(folder), requests_of_a_push(hub, folder)
     assert n > 8  # create, look, validate twice, modes, large files, commit
     for k in range(n):
         hub.repos.clear()
         hub.large.clear()
-        hub.break_at(k, how)
+        hub.break_at(k, failing)
         with pytest.raises(PushError) as failure, monkeypatch.context() as patch:
-            patch.setitem(push.__globals__, "IDLE_TIMEOUT", 0.2 if how == "hang" else 60.0)
+            patch.setitem(push.__globals__, "IDLE_TIMEOUT", 0.2 if failing == "hang" else 60.0)
             push_to(hub, folder, private=True)
         message = str(failure.value)
         assert message.endswith(f"trl-credit push {folder} --repo_id me/x --private")
         assert message.count("\n") == 0 and len(message) < 700 and hub.token not in message
-        assert {403: "write access", "hang": hub.url}.get(how, "") in message
+        assert {403: "write access", "hang": hub.url}.get(failing, "") in message
         assert snapshot(folder) == before
-        if how != "lost" and hub.repos:
+        if failing != "lost" and hub.repos:
             assert hub.repos["me/x"].branches["main"] == {}  # all or nothing
         hub.mend()
         push_to(hub, folder, private=True)

@@ -42,7 +42,7 @@ def batch_of(shapes, *, prompt_width, width, masked=(), seed=0):
 
 
 LENGTHS = st.tuples(st.integers(1, 5), st.integers(1, 6))
-HOW = {"pad_token_id": PAD, "per_row": (keys.ENGINE_RATIO,)}
+PADDING = {"pad_token_id": PAD, "per_row": (keys.ENGINE_RATIO,)}
 
 
 @given(st.lists(LENGTHS, min_size=1, max_size=5), st.integers(0, 3), st.integers(0, 3), st.data())
@@ -52,28 +52,28 @@ def test_rows_that_are_joined_are_the_batch_without_idle_columns(shapes, more_pr
     wide = {"prompt_width": widths["prompt_width"] + more_prompt, "width": widths["width"] + more}
     padded, tight = (batch_of(shapes, **w, masked=masked) for w in (wide, widths))
     order = data.draw(st.permutations(range(len(shapes))))
-    found = join_rows(split_rows(padded, rows=order, **HOW), **HOW)
-    assert found.keys() == tight.keys() - {keys.NUM_ITEMS}  # which is no entry of a row
-    for name, x in found.items():
+    joined = join_rows(split_rows(padded, rows=order, **PADDING), **PADDING)
+    assert joined.keys() == tight.keys() - {keys.NUM_ITEMS}  # which is no entry of a row
+    for name, x in joined.items():
         assert torch.equal(x, tight[name][torch.tensor(order)]) and x.dtype == tight[name].dtype, name
 
 
 def test_rows_of_two_batches():
     first = batch_of([(2, 3), (1, 1)], prompt_width=2, width=3)
     second = batch_of([(4, 6)], prompt_width=4, width=6, seed=1)
-    rows = [*split_rows(first, rows=[1], **HOW), *split_rows(second, rows=[0], **HOW)]
+    rows = [*split_rows(first, rows=[1], **PADDING), *split_rows(second, rows=[0], **PADDING)]
     del rows[0][keys.OLD_LOGPS]  # an entry that only some rows have
-    found = join_rows(rows, **HOW, multiple=4)
-    assert found[keys.PROMPT_IDS].shape == (2, 4) and found[keys.COMPLETION_IDS].shape == (2, 8)
-    assert found[keys.PROMPT_IDS][0].tolist() == [0, 0, 0, int(first[keys.PROMPT_IDS][1, 1])]
-    assert found[keys.TURN_IDS][0].tolist()[1:] == [-1] * 7 and found[keys.TOOL_MASK][0].tolist()[1:] == [1] * 7
-    assert found[keys.OLD_LOGPS][0].tolist() == [0.0] * 8
-    assert torch.equal(found[keys.OLD_LOGPS][1, :6], second[keys.OLD_LOGPS][0])
-    assert found[keys.ENGINE_RATIO].shape == (2, 1) and found[keys.OLD_EXPERTS].shape == (2, 8, 2, 3)
+    joined = join_rows(rows, **PADDING, multiple=4)
+    assert joined[keys.PROMPT_IDS].shape == (2, 4) and joined[keys.COMPLETION_IDS].shape == (2, 8)
+    assert joined[keys.PROMPT_IDS][0].tolist() == [0, 0, 0, int(first[keys.PROMPT_IDS][1, 1])]
+    assert joined[keys.TURN_IDS][0].tolist()[1:] == [-1] * 7 and joined[keys.TOOL_MASK][0].tolist()[1:] == [1] * 7
+    assert joined[keys.OLD_LOGPS][0].tolist() == [0.0] * 8
+    assert torch.equal(joined[keys.OLD_LOGPS][1, :6], second[keys.OLD_LOGPS][0])
+    assert joined[keys.ENGINE_RATIO].shape == (2, 1) and joined[keys.OLD_EXPERTS].shape == (2, 8, 2, 3)
 
 
 def test_a_correction_per_token_is_1_where_a_row_has_no_token():
-    """As TRL has it: VESPO sums the logarithms of whole rows."""
+    """TRL has it so, since VESPO sums the logarithms of whole rows."""
     rows = []
     for i, width in enumerate((2, 5)):
         data = batch_of([(1, width)], prompt_width=1, width=width, seed=i)
@@ -84,7 +84,7 @@ def test_a_correction_per_token_is_1_where_a_row_has_no_token():
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_a_response_that_ends_with_the_padding_token(width):
-    """As where end and padding are one token: the mask says that the last one was written."""
+    """End and padding may be one token: the mask says that the last one was written."""
     data = batch_of([(1, width)], prompt_width=1, width=width)
     data[keys.COMPLETION_IDS][0, -1] = PAD
-    assert len(split_rows(data, rows=[0], **HOW)[0][keys.COMPLETION_IDS]) == width
+    assert len(split_rows(data, rows=[0], **PADDING)[0][keys.COMPLETION_IDS]) == width

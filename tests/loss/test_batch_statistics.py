@@ -39,15 +39,15 @@ def declaring(statistics, seen=None):
     ids=str,
 )
 def test_the_result_travels_with_its_tokens(trained, settings):
-    """Whatever shuffles, sorts, trims or packs the rows. Here it is what the function was given."""
+    """It does whatever shuffles, sorts, trims or packs the rows. Here the result is what the function receives."""
     batches, seen = [], []
 
-    def given(config, batch):
+    def statistics(config, batch):
         assert isinstance(batch, BatchTokens) and config.learning_rate == 1e-3
         batches.append(batch)
         return torch.stack([batch.logp_t, batch.advantage_t]).sum(0) + 7 * batch.mask_t
 
-    trained(credit=declaring(given, seen), **settings)
+    trained(credit=declaring(statistics, seen), **settings)
     trained_on = [tokens for tokens in seen if tokens.logp_t.requires_grad]
     assert len(batches) >= 1 and len(trained_on) >= 2
     if "token_mask" in settings:
@@ -62,11 +62,11 @@ def test_the_result_travels_with_its_tokens(trained, settings):
 def test_it_is_taken_once_per_generation_batch_and_in_evaluation(make_trainer):
     calls = []
 
-    def given(config, batch):
+    def statistics(config, batch):
         calls.append(batch.logp_t.shape[0])
         return torch.zeros_like(batch.logp_t)
 
-    trainer = make_trainer(credit=declaring(given), steps_per_generation=2, num_iterations=2, max_steps=5)
+    trainer = make_trainer(credit=declaring(statistics), steps_per_generation=2, num_iterations=2, max_steps=5)
     trainer.train()
     assert calls == [16, 16]
     trainer.evaluate(trainer.train_dataset.select(range(8)))
@@ -74,16 +74,16 @@ def test_it_is_taken_once_per_generation_batch_and_in_evaluation(make_trainer):
 
 
 @pytest.mark.parametrize(
-    ("result", "said"),
+    ("result", "message"),
     [
         (lambda batch: batch.logp_t[:, 0], "must be a floating tensor of shape .*it returned torch.float32 of shape"),
         (lambda batch: batch.mask_t.long(), "it returned torch.int64 of shape"),
         (lambda batch: batch.columns[0], "batch statistics of .* raised TypeError.*"),
     ],
 )
-def test_a_wrong_result_is_refused(make_trainer, result, said):
+def test_a_wrong_result_is_refused(make_trainer, result, message):
     trainer = make_trainer(credit=declaring(lambda config, batch: result(batch)), num_iterations=2)
-    with pytest.raises(Exception, match=said):
+    with pytest.raises(Exception, match=message):
         trainer.train()
 
 
@@ -99,7 +99,7 @@ def test_without_log_probabilities_it_is_refused_when_the_configuration_is_built
 
 
 class Reads:
-    """Keeps what it is given, and needs what its name says."""
+    """Keeps what it receives, and needs what its class declares."""
 
     by_row = True
 
@@ -148,9 +148,9 @@ def test_only_what_reads_log_probabilities_costs_a_pass(make_trainer):
         pass
 
     trainer = make_trainer(credit=Plain, max_steps=1)
-    made = batches_of(trainer)
+    batches = batches_of(trainer)
     trainer.train()
-    assert "old_per_token_logps" not in made[0] and Plain.seen[0].logp_t is None
+    assert "old_per_token_logps" not in batches[0] and Plain.seen[0].logp_t is None
 
     class Logps(Reads, needs="logps"):
         pass
@@ -170,9 +170,9 @@ def learned(trainer) -> torch.Tensor:
 
 def batches_of(trainer) -> list[dict]:
     """A list that grows with every generation batch."""
-    made, method = [], trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda *args: made.append(method(*args)) or made[-1]
-    return made
+    batches, method = [], trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda *args: batches.append(method(*args)) or batches[-1]
+    return batches
 
 
 @pytest.mark.parametrize("algo", ["clip_cov", "kl_cov", "fipo"])
@@ -180,27 +180,25 @@ def test_the_cut_into_micro_batches_does_not_matter(make_trainer, algo):
     """Two updates of a batch of 16 rows, as micro-batches of 8 rows or of one."""
     own = {"clip_cov": WIDE, "kl_cov": {"cov_share": 0.3}}.get(algo, {})
     same = {"optim": "sgd", "learning_rate": 0.5, **own}
-    found = []
+    runs = []
     for cut in (
         {"per_device_train_batch_size": 8, "steps_per_generation": 2},
         {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8, "steps_per_generation": 16},
     ):
         trainer = make_trainer(algo, **cut, **same)
         batches = batches_of(trainer)
-        found.append((learned(trainer), batches))
-    (left, (a,)), (right, (b,)) = found
+        runs.append((learned(trainer), batches))
+    (left, (a,)), (right, (b,)) = runs
     assert torch.equal(a["completion_ids"], b["completion_ids"])
     if algo != "fipo":
         assert torch.equal(a["batch_statistics"], b["batch_statistics"]) and a["batch_statistics"].sum() > 4
     torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("algo", ["clip_cov", "kl_cov"])
-def test_a_resumed_run_is_an_uninterrupted_one(make_trainer, tmp_path, algo):
-    own = WIDE if algo == "clip_cov" else {"cov_share": 0.3}
-    settings = {"steps_per_generation": 2, "save_strategy": "steps", "save_steps": 2, "max_steps": 6, **own}
-    whole = learned(make_trainer(algo, output_dir=str(tmp_path / "whole"), **settings))
-    resumed = make_trainer(algo, output_dir=str(tmp_path / "whole"), **settings)
+def test_a_resumed_run_is_an_uninterrupted_one(make_trainer, tmp_path):
+    settings = {"steps_per_generation": 2, "save_strategy": "steps", "save_steps": 2, "max_steps": 6, **WIDE}
+    whole = learned(make_trainer("clip_cov", output_dir=str(tmp_path / "whole"), **settings))
+    resumed = make_trainer("clip_cov", output_dir=str(tmp_path / "whole"), **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     assert torch.equal(torch.cat([p.detach().flatten() for p in resumed.model.parameters()]), whole)
 

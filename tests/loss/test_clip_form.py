@@ -71,8 +71,8 @@ def test_loss_and_gradient_are_those_of_algorithm_1(make_trainer, toy_loss, name
         trainer.epsilon_low = trainer.args.epsilon = low  # TRL's loss reads the trainer's at every loss, ours the other
         trainer.epsilon_high, trainer.args.epsilon_high, trainer.args.clip_form = high, high, "ratio"
         expected = literal_loss(t, name, low=1 - low, high=1 + high, loss_type=loss_type, beta=beta)
-        loss, grad = found = run(trainer, toy_loss, t)
-        check_loss(found, expected, t["logps"], rtol=1e-12, atol=1e-13)
+        loss, grad = result = run(trainer, toy_loss, t)
+        check_loss(result, expected, t["logps"], rtol=1e-12, atol=1e-13)
         # PPO's loss differs
         trainer.args.clip_form = "surrogate"
         surrogate = run(trainer, toy_loss, t)
@@ -94,13 +94,13 @@ def test_logged_clip_fractions(make_trainer, toy_loss):
     run(trainer, toy_loss, t)
     above = ((t["logps"] - t["old"]).exp() > 1.1) & mask
     positive = t["advantages"].unsqueeze(1) > 0
-    found = {name: values[-1] for name, values in trainer._metrics["eval"].items()}
-    assert found["credit/clip_fraction"] == pytest.approx(above.sum().item() / mask.sum().item())
-    assert found["clip_ratio/low_mean"] == 0.0  # nothing is clipped below
-    assert found["clip_ratio/high_mean"] == pytest.approx((above & positive).sum().item() / mask.sum().item())
+    metrics = {name: values[-1] for name, values in trainer._metrics["eval"].items()}
+    assert metrics["credit/clip_fraction"] == pytest.approx(above.sum().item() / mask.sum().item())
+    assert metrics["clip_ratio/low_mean"] == 0.0  # nothing is clipped below
+    assert metrics["clip_ratio/high_mean"] == pytest.approx((above & positive).sum().item() / mask.sum().item())
     assert (above & positive).sum() < above.sum()
-    # |A| as it was given, and not what it was replaced with
-    sizes = [found[f"credit/abs_advantage/quarter_{q + 1}"] for q in range(4)]
+    # |A| is that of the batch, and not what replaces it in the loss
+    sizes = [metrics[f"credit/abs_advantage/quarter_{q + 1}"] for q in range(4)]
     plain = make_trainer("base", loss_type="grpo", beta=0.0)
     run(plain, toy_loss, t)
     assert sizes == [plain._metrics["eval"][f"credit/abs_advantage/quarter_{q + 1}"][-1] for q in range(4)]

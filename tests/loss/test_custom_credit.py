@@ -72,13 +72,13 @@ def test_a_custom_loss(make_trainer, toy_loss, loss_type, beta):
     t = toy()
     knobs = {"loss_type": loss_type, "beta": beta} | ({"use_bias_correction_kl": False} if beta else {})
     trainer = make_trainer("base", credit=custom("weighted_kl"), **knobs)
-    found = run(trainer, toy_loss, t)
+    result = run(trainer, toy_loss, t)
     d, k = t["logps"] - t["old"], t["ref"] - t["logps"]
     gain = d.exp() * t["advantages"].unsqueeze(1) - 0.1 * d.square() - beta * (k.exp() - k - 1)
     gain = gain * t["mask"]
     rows = (gain.sum(-1) / t["mask"].sum(-1)).mean()
     expected = -(rows if loss_type == "grpo" else gain.sum() / t["mask"].sum())
-    check_loss(found, expected, t["logps"], rtol=1e-12, atol=1e-13)
+    check_loss(result, expected, t["logps"], rtol=1e-12, atol=1e-13)
     names = trainer._metrics["eval"]
     assert "credit/clip_fraction" not in names and "credit/abs_advantage/quarter_1" in names
 

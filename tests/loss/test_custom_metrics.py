@@ -33,9 +33,9 @@ def test_they_are_means_over_tokens_and_over_rows(make_trainer):
 
 @pytest.mark.slow
 def test_they_are_means_over_processes(tmp_path):
-    found = results(run(*TORCHRUN, "run_custom_metrics.py", tmp_path))
-    assert len(found) == 2 and found[0]["sums"] != found[1]["sums"]
-    check_means(found, micro_batches=2)
+    processes = results(run(*TORCHRUN, "run_custom_metrics.py", tmp_path))
+    assert len(processes) == 2 and processes[0]["sums"] != processes[1]["sums"]
+    check_means(processes, micro_batches=2)
 
 
 def watched(metrics):
@@ -80,7 +80,7 @@ def lengths(completions, **kwargs):
 
 
 def test_they_change_nothing_and_are_logged_in_evaluation(make_trainer, tmp_path):
-    """Also where the function writes into what it gets, with a second iteration over the batch."""
+    """They do not where the function writes into what it receives and the batch has a second iteration."""
 
     def blot(tokens, call):
         for x in (tokens.logp_t, tokens.old_logp_t, tokens.mask_t, tokens.advantages):

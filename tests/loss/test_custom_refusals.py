@@ -139,7 +139,7 @@ def test_micro_batches_without_an_advantage_do_not_count(make_trainer, toy_loss)
 
 
 def test_what_a_function_writes_into_its_tokens_stays_there(make_trainer, toy_loss):
-    """Past autograd's version counter too."""
+    """The function writes past autograd's version counter."""
 
     def writes(config, tokens):
         credit = assign_credit(config, tokens)

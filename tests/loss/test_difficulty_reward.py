@@ -38,12 +38,12 @@ def wrong(completions, **kwargs):
 
 def weighted(trainer, batches=1):
     """(p̂ of the rows, accuracy of the batch, prompts of the rows with credit) of generation batches."""
-    found, order = [], trainer._batch_steps._order
-    trainer._batch_steps._order = lambda made: found.append((made.p_hat, made.accuracy)) or order(made)
+    seen, order = [], trainer._batch_steps._order
+    trainer._batch_steps._order = lambda batch: seen.append((batch.p_hat, batch.accuracy)) or order(batch)
     outputs = [generation_batch(trainer) for _ in range(batches)]
     decode = trainer.processing_class.batch_decode
     texts = [decode(output["prompt_ids"], skip_special_tokens=True) for output in outputs]
-    return [(p, y, prompts) for (p, y), prompts in zip(found, texts, strict=True)]
+    return [(p, y, prompts) for (p, y), prompts in zip(seen, texts, strict=True)]
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -65,17 +65,17 @@ def test_several_functions_are_added_without_weights(make_trainer):
     def half(completions, **kwargs):
         return [None if "b" in text else 0.5 for text in completions]
 
-    found = []
+    results = []
     two = {"reward_funcs": [by_text, half], "difficulty_reward": ["half", "by_text"], "reward_weights": [9.0, -3.0]}
-    for given in (two, {"reward_funcs": by_text, "reward_weights": [7.0]}):
-        trainer = make_trainer(difficulty="fixed", reward_range=(0.0, 1.5), **given)
+    for rewards in (two, {"reward_funcs": by_text, "reward_weights": [7.0]}):
+        trainer = make_trainer(difficulty="fixed", reward_range=(0.0, 1.5), **rewards)
         torch.manual_seed(3)
         output = generation_batch(trainer)
         texts = trainer.processing_class.batch_decode(output["completion_ids"], skip_special_tokens=True)
         torch.manual_seed(3)
         (p_hat, y, _) = weighted(trainer)[0]
-        found.append((texts, p_hat, y))
-    (texts, both, _), (same, one, _) = found
+        results.append((texts, p_hat, y))
+    (texts, both, _), (same, one, _) = results
     assert texts == same
     extra = torch.tensor([0.0 if "b" in text else 0.5 for text in texts])
     torch.testing.assert_close(both, one + extra.view(-1, 4).mean(1).repeat_interleave(4) / 1.5)
@@ -83,15 +83,15 @@ def test_several_functions_are_added_without_weights(make_trainer):
 
 @pytest.mark.parametrize("source", ["responses", "chain"])
 def test_a_truncated_response_counts_by_its_score_masked_or_not(make_trainer, source):
-    found = []
+    results = []
     for masked in (False, True):
         settings = {**SOURCES[source], "reward_funcs": by_text, "mask_truncated_completions": masked}
         trainer = make_trainer(**settings, difficulty="fixed", temperature=1.3)
         torch.manual_seed(5)
         output = generation_batch(trainer)
         torch.manual_seed(5)
-        found.append((output["completion_mask"].sum(-1), *weighted(trainer)[0][:2]))
-    (lengths, p_hat, y), (kept, p_hat_masked, y_masked) = found
+        results.append((output["completion_mask"].sum(-1), *weighted(trainer)[0][:2]))
+    (lengths, p_hat, y), (kept, p_hat_masked, y_masked) = results
     assert (kept == 0).any() and (lengths > 0).all()
     assert torch.equal(p_hat, p_hat_masked) and y == y_masked and p_hat.unique().numel() > 1
 
@@ -117,9 +117,9 @@ def test_a_masked_response_does_not_count_in_the_optimal_baseline(make_trainer):
     ],
 )
 def test_an_unclear_reward_is_refused_when_the_trainer_is_built(make_trainer, functions, names, message):
-    given = {} if names is None else {"difficulty_reward": names}
+    settings = {} if names is None else {"difficulty_reward": names}
     with pytest.raises(ValueError, match=message):
-        make_trainer("ha_dw", reward_funcs=functions, **given)
+        make_trainer("ha_dw", reward_funcs=functions, **settings)
     make_trainer("base", reward_funcs=functions)  # not needed without difficulty weights
 
 

@@ -29,10 +29,10 @@ def test_the_size_of_an_advantage_is_that_before_any_normaliser(make_trainer, to
         num_items_in_batch=torch.tensor(16 if normalizer is None else 4),
     )
     toy_loss(trainer, inputs, logps=p_old.log().requires_grad_(), entropies=torch.ones_like(p_old))
-    found = quarters_of(trainer)
-    assert found[:2] == pytest.approx([0.4, 0.4])
+    quarters = quarters_of(trainer)
+    assert quarters[:2] == pytest.approx([0.4, 0.4])
     # quarters are those of the response, also where the loss sees only the kept tokens
-    assert found[2:] == pytest.approx([0.4 if normalizer is None else torch.nan] * 2, nan_ok=True)
+    assert quarters[2:] == pytest.approx([0.4 if normalizer is None else torch.nan] * 2, nan_ok=True)
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_the_reach_of_a_trace_by_hand(make_trainer, toy_loss, name, mass, horizo
     inputs = toy_inputs(torch.ones(2, 3, dtype=torch.long), old_per_token_logps=old, advantages=advantages)
     entropies = torch.tensor([[3.0, 1.0, 1.0]] * 2, dtype=torch.float64)
     toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=entropies)
-    found = trainer._metrics["train" if trainer.model.training else "eval"]
-    assert found["credit/trace_mass"][-1] == pytest.approx(mass)
-    assert found["credit/effective_horizon"][-1] == pytest.approx(horizon)
+    metrics = trainer._metrics["train" if trainer.model.training else "eval"]
+    assert metrics["credit/trace_mass"][-1] == pytest.approx(mass)
+    assert metrics["credit/effective_horizon"][-1] == pytest.approx(horizon)
 
 
 @pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
@@ -78,7 +78,7 @@ def test_the_advantages_of_a_tree_by_quarter_of_the_response(make_trainer, form)
     settings = {**TREE, "tree_branching": [3, 2, 2], "tree_segment_length": 2, "per_device_train_batch_size": 64}
     trainer = make_trainer(**{**settings, "num_generations": 32}, tree_rows=form)
     trees, grow = [], trainer.forest._new_rows
-    trainer.forest._new_rows = lambda found: trees.extend(found) or grow(found)
+    trainer.forest._new_rows = lambda grown: trees.extend(grown) or grow(grown)
     torch.manual_seed(11)
     gradients(trainer, generation_batch(trainer))
     sizes = {q: [] for q in range(4)}
@@ -111,9 +111,9 @@ def test_clipped_tokens_of_all_and_within_responses(make_trainer, toy_loss, mask
     logps[1, 8] = logps[0, 9] = 1.0
     inputs = toy_inputs(mask_t, advantages=torch.tensor([1.0, 0.5, 1.0]), old_per_token_logps=old)
     toy_loss(trainer, inputs, logps=logps.requires_grad_(), entropies=torch.ones_like(old))
-    found = trainer._metrics["eval"]
-    assert found["credit/clip_fraction"] == pytest.approx([0.2])
-    assert found["credit/clip_fraction/response_mean"] == pytest.approx([(1 / 8 + 1 / 2) / 2])
+    metrics = trainer._metrics["eval"]
+    assert metrics["credit/clip_fraction"] == pytest.approx([0.2])
+    assert metrics["credit/clip_fraction/response_mean"] == pytest.approx([(1 / 8 + 1 / 2) / 2])
 
 
 # The effective coefficient of tokens
@@ -156,10 +156,10 @@ def test_the_coefficient_of_a_token_is_its_gradient_over_its_advantage(make_trai
             if kept[row, i]:
                 by_decile.setdefault(9 - 10 * rank // n, []).append(size[row, i].item())
                 by_quarter.setdefault(4 * i // n, []).append(size[row, i].item())
-    found = trainer._metrics["eval"]
+    metrics = trainer._metrics["eval"]
     for prefix, parts in (("entropy_decile", by_decile), ("quarter", by_quarter)):
         for part, values in parts.items():
-            shown = found[f"credit/coefficient/{prefix}_{part + (prefix == 'quarter')}"][-1]
+            shown = metrics[f"credit/coefficient/{prefix}_{part + (prefix == 'quarter')}"][-1]
             assert shown == pytest.approx(sum(values) / len(values), rel=1e-5), (prefix, part)
     assert len(by_quarter) == 4 and max(map(max, by_quarter.values())) > 1.5
 

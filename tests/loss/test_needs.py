@@ -25,7 +25,7 @@ class Hidden:
 
 
 def test_hidden_states_are_those_of_the_tokens_however_rows_are_packed(make_trainer):
-    found = []
+    trained = []
     for packed in ("on", "off"):
         trainer = make_trainer(credit=Hidden, shared_prefix=packed, optim="sgd", learning_rate=0.5, temperature=1.3)
         head = trainer.model.get_output_embeddings().weight.detach().clone()
@@ -35,13 +35,13 @@ def test_hidden_states_are_those_of_the_tokens_however_rows_are_packed(make_trai
         tokens, inside = Hidden.seen[0], Hidden.seen[0].mask_t.bool()
         logp_t = (tokens.hidden_t @ head.T / 1.3).log_softmax(-1).gather(-1, tokens.token_ids.unsqueeze(-1))[..., 0]
         torch.testing.assert_close(logp_t[inside], tokens.logp_t[inside], rtol=1e-5, atol=1e-5)
-        found.append(weights(trainer))
-    for name, x in found[0].items():
-        torch.testing.assert_close(x, found[1][name], rtol=1e-5, atol=1e-5)
+        trained.append(weights(trainer))
+    for name, x in trained[0].items():
+        torch.testing.assert_close(x, trained[1][name], rtol=1e-5, atol=1e-5)
     trained_without = make_trainer(shared_prefix="off", optim="sgd", learning_rate=0.5, temperature=1.3)
     set_seed(0)
     trained_without.train()  # else the gradient did not flow through the states
-    assert any((x - found[1][name]).abs().max() > 1e-3 for name, x in weights(trained_without).items())
+    assert any((x - trained[1][name]).abs().max() > 1e-3 for name, x in weights(trained_without).items())
 
 
 def bonus(needs):
@@ -74,7 +74,7 @@ def test_an_entropy_bonus_has_a_gradient_where_it_is_asked_for(make_trainer, toy
 
 def test_padding_does_not_change_vespo_with_a_ratio_to_the_engine(make_trainer, toy_loss):
     trainer = make_trainer(loss_type="vespo")
-    trainer.use_vllm, found = True, []
+    trainer.use_vllm, gradients = True, []
     for padding, fill in ((0, 1.0), (0, 0.0), (3, torch.nan)):
         t = toy()
         ratio = (0.2 * t["entropies"] - 0.1).exp().masked_fill(t["mask"] == 0, fill)
@@ -84,7 +84,7 @@ def test_padding_does_not_change_vespo_with_a_ratio_to_the_engine(make_trainer, 
         logps = parts["logps"].requires_grad_()
         more = {"advantages": t["advantages"], "old_per_token_logps": parts["old"], keys.ENGINE_RATIO: parts["ratio"]}
         loss = toy_loss(trainer, toy_inputs(parts["mask"], **more), logps=logps, entropies=parts["entropies"])
-        found.append(torch.autograd.grad(loss, logps)[0][:, :7])
-    assert (found[0].abs() > 1e-3).any(-1).all()
-    for other in found[1:]:
-        torch.testing.assert_close(other, found[0], rtol=1e-12, atol=0)
+        gradients.append(torch.autograd.grad(loss, logps)[0][:, :7])
+    assert (gradients[0].abs() > 1e-3).any(-1).all()
+    for other in gradients[1:]:
+        torch.testing.assert_close(other, gradients[0], rtol=1e-12, atol=0)

@@ -23,7 +23,7 @@ class Operations(TorchDispatchMode):
 
 
 def operations(trainer, toy_loss) -> Counter[str]:
-    """Of the loss of four responses of 64 tokens with given log-probabilities, in the middle of a training."""
+    """Counts those of the loss of four responses of 64 tokens, in the middle of a training."""
     g = torch.Generator().manual_seed(0)
     logps, entropies = -torch.rand(4, 64, generator=g), torch.rand(4, 64, generator=g)
     advantages = torch.tensor([1.0, -1.0, 0.5, -0.5])
@@ -31,10 +31,10 @@ def operations(trainer, toy_loss) -> Counter[str]:
     del inputs["tool_mask"]
     trainer.model.train()
     trainer.state.max_steps = 100
-    given = {"logps": logps.requires_grad_(), "entropies": entropies}
-    toy_loss(trainer, inputs, **given)  # what is made once
+    tensors = {"logps": logps.requires_grad_(), "entropies": entropies}
+    toy_loss(trainer, inputs, **tensors)  # what is made once
     with Operations() as counted:
-        toy_loss(trainer, inputs, **given)
+        toy_loss(trainer, inputs, **tensors)
     return counted.calls
 
 
@@ -91,5 +91,5 @@ def test_advantages_that_the_loss_does_not_see_may_be_anything(make_trainer, toy
     old = torch.full((2, 3), -1.0)
     inputs = toy_inputs(mask, advantages=torch.tensor([0.5, torch.nan]), old_per_token_logps=old)
     toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones(2, 3))
-    found = trainer._metrics["train" if trainer.model.training else "eval"]
-    assert found["credit/abs_advantage"] == found["credit/abs_advantage/quarter_1"] == [0.5]
+    metrics = trainer._metrics["train" if trainer.model.training else "eval"]
+    assert metrics["credit/abs_advantage"] == metrics["credit/abs_advantage/quarter_1"] == [0.5]

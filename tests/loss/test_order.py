@@ -1,4 +1,4 @@
-"""The order of A and M, said by hand."""
+"""The order of A and M, by hand."""
 
 from dataclasses import replace
 
@@ -17,8 +17,8 @@ def test_the_order_of_advantages():
     knobs = {"baseline": "optimal", "difficulty": "fixed", "token_mask": "probability", "probability_threshold": 0.4}
     weighing = {"p_hat": rewards.view(2, 3).mean(1).repeat_interleave(3), "prior": 0.4}
     baseline = optimal_advantage(rewards, lengths=lengths, num_generations=3)
-    how = {"p_hat": weighing["p_hat"], "prior": 0.4, "scale": 1.3}
-    weighted = baseline * difficulty_weight(baseline, **how)
+    difficulty = {"p_hat": weighing["p_hat"], "prior": 0.4, "scale": 1.3}
+    weighted = baseline * difficulty_weight(baseline, **difficulty)
     kept_t = tokens.mask_t * (tokens.old_logp_t.exp() < 0.4)
     expected = whiten(weighted.unsqueeze(1).expand_as(kept_t), mask_t=kept_t).clamp(min=-0.5)
     parts = {name: getattr(tokens, name) for name in ("old_logp_t", "segment_ids", "mask_t")}
@@ -28,5 +28,5 @@ def test_the_order_of_advantages():
         ordered = in_batch(config, first, **weighing, **parts)
         assert torch.equal(ordered.kept_t, kept_t) and (ordered.advantages.dim() == 1) == (kind == "microbatch")
         cut = {"advantages": ordered.advantages, "policy_mask_t": ordered.kept_t}
-        found = in_loss(config, replace(tokens, **cut)).advantages
-        torch.testing.assert_close(found.expand_as(kept_t)[kept_t > 0], expected[kept_t > 0])
+        advantages = in_loss(config, replace(tokens, **cut)).advantages
+        torch.testing.assert_close(advantages.expand_as(kept_t)[kept_t > 0], expected[kept_t > 0])

@@ -29,9 +29,9 @@ def test_policy_iteration_in_closed_form(make_trainer, toy_loss, loss_type, half
                 losses.append(factor * weight * (0.1 * ratio - table[row, k]).square())
         expected += losses
         rows.append(sum(losses) / len(losses))
-    found = run(trainer, toy_loss, t, segment_ids=ids, num_items_in_batch=torch.tensor(len(expected)))
+    result = run(trainer, toy_loss, t, segment_ids=ids, num_items_in_batch=torch.tensor(len(expected)))
     right = sum(rows) / 4 if loss_type == "grpo" else sum(expected) / len(expected)
-    check_loss(found, right, logps, rtol=1e-10, atol=1e-12)
+    check_loss(result, right, logps, rtol=1e-10, atol=1e-12)
 
 
 def test_policy_iteration_weighs_by_the_engine_that_sampled(make_trainer, toy_loss):
@@ -55,10 +55,10 @@ def test_whitening_per_microbatch(make_trainer, toy_loss, masked):
     white = make_trainer("base", loss_type="bnpo", whiten_advantages="microbatch", **knobs)
     kept = t["mask"] * (t["old"].exp() < 0.4 if masked else 1)
     values = t["advantages"].unsqueeze(1).expand(4, 7)[kept.bool()]
-    got = run(white, toy_loss, t)
+    result = run(white, toy_loss, t)
     t["advantages"] = (t["advantages"] - values.mean()) / (values.var() + 1e-8).sqrt()
     expected = run(make_trainer("base", loss_type="bnpo", **knobs), toy_loss, t)
-    check_close(got, expected)
+    check_close(result, expected)
 
 
 @pytest.mark.parametrize("kind", ["none", "sigmoid", "tanh", "sigmoid_grad", "tanh_grad"])
@@ -101,14 +101,14 @@ def test_a_rate_of_0_is_grpo_and_of_1_is_p_trace(make_trainer, toy_loss, selecto
     for leave_own_out, least in ((True, plain), (False, torch.zeros_like(plain))):
         for rate, expected in ((0.0, least), (1.0, p_trace)):
             knobs = {"selector": selector, "selective_rate": rate, "leave_own_out": leave_own_out}
-            found = gradient(make_trainer, toy_loss, importance="eligible", **knobs)
-            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+            result = gradient(make_trainer, toy_loss, importance="eligible", **knobs)
+            torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-14)
 
 
 def test_a_floor_acts_from_its_value_on(make_trainer, toy_loss):
     t = toy()
     for floor in (-0.5, 0.0, 0.9, 2.0):
-        found = gradient(make_trainer, toy_loss, advantage_floor=floor)
+        result = gradient(make_trainer, toy_loss, advantage_floor=floor)
         t["advantages"] = toy()["advantages"].clamp(min=floor)
         expected = run(make_trainer("base", loss_type="dr_grpo"), toy_loss, t)[1]
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-14)

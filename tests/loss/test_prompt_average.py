@@ -22,7 +22,7 @@ def test_it_is_the_mean_of_the_means_of_prompts(make_trainer, case):
     in_double(trainer)
     torch.manual_seed(5)
     output = generation_batch(trainer)
-    found = gradients(trainer, output)
+    averaged = gradients(trainer, output)
 
     plain = {name: value for name, value in output.items() if name != "row_weight"}
     seen = plain["completion_mask"] * plain.get("tool_mask", 1)
@@ -43,7 +43,7 @@ def test_it_is_the_mean_of_the_means_of_prompts(make_trainer, case):
         part["num_items_in_batch"] = (kept * inside).sum()
         for name, gradient in gradients(trainer, part).items():
             sums[name] = sums.get(name, 0) + gradient / (counts > 0).sum()
-    for name, gradient in found.items():
+    for name, gradient in averaged.items():
         torch.testing.assert_close(gradient, sums[name], rtol=1e-4, atol=1e-7)  # advantages are float32
 
 

@@ -37,7 +37,7 @@ def test_both_shares_by_hand_and_by_the_gradient_of_the_loss(make_trainer, toy_l
     inputs = toy_inputs(mask, advantages=advantages, old_per_token_logps=logps.detach())
     loss = toy_loss(trainer, inputs, logps=logps, entropies=entropies)
     gradient = torch.autograd.grad(loss, logps)[0].abs()
-    found = trainer._metrics["eval"]
+    metrics = trainer._metrics["eval"]
     above = below = outside = noise = 0.0
     rows = [range(45), range(13)]
     quantile = torch.quantile(entropies[mask.bool()].float(), 0.8).item()
@@ -52,8 +52,8 @@ def test_both_shares_by_hand_and_by_the_gradient_of_the_loss(make_trainer, toy_l
         values = (1 - logps.detach().exp())[i]
         outside += sum(values[t].item() for t in row if t not in top)
         noise += sum(values[t].item() for t in row)
-    assert found["credit/last_tokens_share"] == pytest.approx([above / below], rel=1e-5)
-    assert found["credit/noise_share"] == pytest.approx([outside / noise], rel=1e-5)
+    assert metrics["credit/last_tokens_share"] == pytest.approx([above / below], rel=1e-5)
+    assert metrics["credit/noise_share"] == pytest.approx([outside / noise], rel=1e-5)
 
 
 # The selector by the entropy of the policy that training began with
@@ -84,9 +84,9 @@ def test_the_selection_is_by_the_model_that_training_began_with(make_trainer, ti
     trainer = make_trainer(algo, **{**REFERENCE, **MANY, **knobs}, **extra)
     seen, write = [], trainer._write_credit
 
-    def kept(loss_pass, **given):
+    def kept(loss_pass, **settings):
         inputs = dict(loss_pass.inputs)
-        write(loss_pass, **given)
+        write(loss_pass, **settings)
         seen.append((inputs, *loss_pass.seen))
 
     trainer._write_credit = kept
@@ -97,9 +97,9 @@ def test_the_selection_is_by_the_model_that_training_began_with(make_trainer, ti
         inside = tokens.mask_t.bool()
         expected = entropies_of(first, inputs, trainer.temperature).entropy()
         torch.testing.assert_close(tokens.ref_entropy_t[inside], expected[inside], rtol=1e-4, atol=1e-5)
-        given = {"rate": 0.5, "mask_t": tokens.mask_t}
-        assert torch.equal(credit.selected, select_high_entropy(tokens.ref_entropy_t, **given))
-        same.append(torch.equal(credit.selected, select_high_entropy(tokens.entropy_t, **given)))
+        settings = {"rate": 0.5, "mask_t": tokens.mask_t}
+        assert torch.equal(credit.selected, select_high_entropy(tokens.ref_entropy_t, **settings))
+        same.append(torch.equal(credit.selected, select_high_entropy(tokens.entropy_t, **settings)))
     inside = seen[0][1].mask_t.bool()
     torch.testing.assert_close(seen[0][1].ref_entropy_t[inside], seen[0][1].entropy_t[inside], rtol=1e-4, atol=1e-5)
     assert same[0] and not same[-1]

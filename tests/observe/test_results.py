@@ -54,7 +54,7 @@ def test_the_last_line_names_what_shows_the_credit(alone, tmp_path, capsys, monk
         last = capsys.readouterr().out.splitlines()[-1]
         shown = "credit        show_credit(trainer) in a notebook, or trl-credit view 'a run 5'"
         assert last == shown if logs else last.startswith("reward ")
-        trainer.results.say(None)
+        trainer.results.show()
         command = "trl-credit view 'a run 5'" if logs else "trl-credit explain 'a run 0'"
         assert capsys.readouterr().out.splitlines()[-1] == f"credit        {command}"
 
@@ -98,9 +98,9 @@ def test_one_console_in_the_place_of_transformers(make_trainer, quiet, console):
     trainer = make_trainer("s_trace", disable_tqdm=quiet, trainer_kwargs=own)
     callbacks = trainer.callback_handler.callbacks
     assert not {PrinterCallback, ProgressCallback} & set(map(type, callbacks))
-    (found,) = [callback for callback in callbacks if isinstance(callback, ConsoleCallback)]
+    (shown,) = [callback for callback in callbacks if isinstance(callback, ConsoleCallback)]
     trainer.train()
-    assert type(found) is console and (found.training_bar is None or not quiet)
+    assert type(shown) is console and (shown.training_bar is None or not quiet)
 
 
 @pytest.mark.slow

@@ -201,9 +201,6 @@ def test_custom_functions_in_the_recipe(tmp_path):
     assert yaml.safe_load(text)["selector"] == "mine.py:same_selector" and "secret_folder" not in text
     path.unlink()
     assert recipe() == text  # of the functions that were loaded
-    args.selector = f"{path}:steps_not_loaded"
-    assert "# selector: steps_not_loaded, whose file is gone\n" in recipe()
-    assert shown(args)["selector"] == "steps_not_loaded, whose file is gone"
 
 
 def test_a_file_name_cannot_leave_its_comment(tmp_path):

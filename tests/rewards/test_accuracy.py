@@ -115,14 +115,14 @@ def test_copies_of_the_problem_and_what_is_left_to_work_out_are_logged():
     problem, texts = "Expand $(x+1)^2$.", ["\\boxed{(1+x)^{2}}", "\\boxed{2x+1+x^2}", "\\boxed{\\log_2 8}"]
     golds, logged = ["x^2+2x+1"] * 2 + ["3"], {}
     message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": problem}]}]
-    for given in (
+    for columns in (
         {"prompts": [problem] * 3},
         {"prompts": [message] * 3},
         {"prompts": ["?"] * 3, "problem": [problem] * 3},  # the column has no prompt's words around it
     ):
-        assert accuracy_reward(texts, golds, **given, log_metric=logged.__setitem__) == [0.0, 1.0, 0.0]
+        assert accuracy_reward(texts, golds, **columns, log_metric=logged.__setitem__) == [0.0, 1.0, 0.0]
         assert logged["accuracy/restated"] == logged["accuracy/unevaluated"] == 1.0
-    assert accuracy_reward(texts, golds, **given, strict=False) == [1.0] * 3
+    assert accuracy_reward(texts, golds, **columns, strict=False) == [1.0] * 3
 
 
 @pytest.mark.slow
@@ -130,8 +130,8 @@ def test_every_gold_of_the_data_sets_equals_itself_and_not_its_neighbour(data_fo
     names = sorted(path.stem for path in data_folder.path.glob("*.jsonl") if path.stem != "verifier_cases")
     assert len(names) == 12
     for name in names:
-        asked = {row["answer"]: row["problem"] for row in data_folder.rows(name) if row["answer"].strip()}
-        golds, problems = list(asked), list(asked.values())
+        by_answer = {row["answer"]: row["problem"] for row in data_folder.rows(name) if row["answer"].strip()}
+        golds, problems = list(by_answer), list(by_answer.values())
         boxed = [f"so \\boxed{{{gold}}}" for gold in golds]
         scores = accuracy_reward(boxed, golds, prompts=problems)
         assert [gold for gold, score in zip(golds, scores, strict=True) if score != 1.0] == []

@@ -98,8 +98,8 @@ def test_the_accuracy_reward_says_what_was_over_its_budget():
     logged = {}
     texts = [f"\\boxed{{{answer}}}" for answer, _ in slow_pairs(4)] + ["\\boxed{7.0}"]
     golds = [gold for _, gold in slow_pairs(4)] + ["7"]
-    given = {"timeout": 0.5, "slow_answers": 1, "log_metric": logged.__setitem__}
-    assert accuracy_reward(texts, golds, **given) == [0.0] * 4 + [1.0]
+    settings = {"timeout": 0.5, "slow_answers": 1, "log_metric": logged.__setitem__}
+    assert accuracy_reward(texts, golds, **settings) == [0.0] * 4 + [1.0]
     assert (logged["accuracy/timed_out"], logged["accuracy/over_budget"]) == (4.0, 3.0)
 
 

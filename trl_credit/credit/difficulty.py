@@ -82,7 +82,8 @@ class DifficultyBelief:
         if self.mode == "hard" or not is_full:
             self._beliefs.append(math.fsum(self._accuracies) / len(self._accuracies))
             return None
-        belief, own_rate = self._beliefs[-1], self.rate * _population_std(self._beliefs)
+        belief, mean = self._beliefs[-1], math.fsum(self._beliefs) / self.window
+        own_rate = self.rate * math.sqrt(math.fsum((x - mean) ** 2 for x in self._beliefs) / self.window)
         rate_t = min(max(own_rate, self.rate_min), 1.0)
         # in this form equal C⁻ and y stay equal, and rounding cannot take C out of [0, 1]
         self._beliefs.append(belief + rate_t * (accuracy - belief))
@@ -179,11 +180,6 @@ def difficulty_weight(advantages: torch.Tensor, *, p_hat: torch.Tensor, prior: f
     # sgn(x)·|x| = x, so that D·|diff| needs no sign of diff
     phi = scale * torch.exp(-torch.sign(advantages) * (p_hat - prior))
     return torch.where(p_hat.isnan(), 1.0, phi).to(advantages.dtype)
-
-
-def _population_std(values: deque[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
 
 
 def to_unit_interval(rewards: torch.Tensor, reward_range: tuple[float, float]) -> torch.Tensor:

@@ -92,11 +92,9 @@ def step_positions(ids: list[int], *, decode: Callable[[list[int]], str], splitt
     inside = all(isinstance(o, Integral) and 0 <= o <= len(text) for o in offsets)
     if not inside or sorted(set(offsets)) != offsets:
         raise TypeError(f"a step splitter must return ascending offsets within the text, got {offsets[:20]}")
-    positions = {0}
-    for offset in offsets:
-        if 0 < offset < len(text):
-            positions.add(bisect_left(range(len(ids)), offset, key=lambda k: len(decode(ids[:k]))))
-    return sorted(p for p in positions if p < len(ids))
+    starts = [offset for offset in offsets if 0 < offset < len(text)]
+    positions = {bisect_left(range(len(ids)), start, key=lambda k: len(decode(ids[:k]))) for start in starts}
+    return sorted(p for p in {0, *positions} if p < len(ids))
 
 
 def _halve(hidden: str, begin: int, end: int) -> list[int]:

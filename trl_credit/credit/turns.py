@@ -74,8 +74,7 @@ def turn_log_weight(
     """W_t = (1/n_τ) Σ_{k∈τ(t)} (ℓ_k − ℓ°_k): the mean log-ratio of the token's turn (GSPO per turn; ours).
 
     Shapes (B, T), nats, constant in each turn. The gradient flows through the mean. With one turn in every row it is
-    [`~trl_credit.credit.weights.sequence_log_weight`], and with one token per turn
-    [`~trl_credit.credit.weights.token_log_weight`], to the last bit.
+    [`~trl_credit.credit.weights.sequence_log_weight`], to the last bit, and with one token per turn ℓ_t − ℓ°_t.
     """
     turns = TurnTable(turn_ids, mask_t)
     if turns.columns == 1:

@@ -10,11 +10,6 @@ import torch
 from .scan import discounted_scan, reverse_discounted_scan
 
 
-def token_log_weight(logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
-    """W_t = ℓ_t − ℓ°_t: the ordinary importance weight of GRPO (arXiv 2402.03300, Eq. 3). Shapes (B, T)."""
-    return masked(logp_t - old_logp_t, mask_t)
-
-
 def sequence_log_weight(logp_t: torch.Tensor, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor) -> torch.Tensor:
     """W_t = (1/n) Σ_k (ℓ_k − ℓ°_k), n = Σ m: GSPO (arXiv 2507.18071, Eq. 7). Shapes (B, T), constant in each row."""
     mean = masked(logp_t - old_logp_t, mask_t).sum(-1, keepdim=True) / mask_t.sum(-1, keepdim=True).clamp(min=1)

@@ -2,9 +2,8 @@
 trainer through a protocol."""
 
 from .card import TrainingData, write_model_card
-from .during import PushCallback, without_waiting
 from .files import publishable
-from .push import PushError, PushInterrupted, Repository, push
+from .push import PushCallback, PushError, PushInterrupted, Repository, push, without_waiting
 
 
 __all__ = [

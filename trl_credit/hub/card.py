@@ -107,9 +107,7 @@ def write_model_card(
     first_lines = _first_lines(trainer, base_model) if recipe is None else recipe
     settings = f"{comments}{to_yaml(recipe_of(args, choices, public, more=first_lines))}"
     write_atomically(folder / "recipe.yaml", settings)
-    plot = folder / "credit_plot.png"
-    plot.unlink(missing_ok=True)  # an earlier run's, if this one has nothing to draw
-    plot_credit(trainer.state.log_history, plot, title=f"{public.text(name)}: credit")
+    plot_credit(trainer.state.log_history, folder / "credit_plot.png", title=f"{public.text(name)}: credit")
 
     repo_name = public.text(trainer.hub_model_id or args.hub_model_id or model_name or folder.resolve().name)
     own = {folder.resolve().name, repo_name.split("/")[-1], f"checkpoint-{trainer.state.global_step}"}

@@ -100,11 +100,7 @@ def custom_functions(args: CreditConfig) -> dict[str, str]:
     for setting, name in args.custom_functions().items():
         # "f" of "folder/file.py:f", of "package.module.f" and of "f@1a2b3c4d", which was given as an object
         function = short_name(name).rpartition(":")[2].rpartition(".")[2]
-        try:
-            source, doc = source_of(name, what=setting), _first_line(args.custom_function(setting))
-        except ValueError:
-            texts[setting] = f"{function}, whose file is gone"
-            continue
+        source, doc = source_of(name, what=setting), _first_line(args.custom_function(setting))
         file = source.file.name if source.file is not None else "no file"
         digest = "no source" if source.digest is None else f"SHA-256 {source.digest}"
         texts[setting] = f"{function} of {file}, {digest}" + (f": “{doc}”" if doc else "")

@@ -18,7 +18,7 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]#|~$!])")
 
 REMOVED = "(removed)"
 _SHORTEST = 8  # characters of a token; any text would hold a shorter one
-_VARIABLE = re.compile(r"(?i).*(?:token|secret|password|key)")  # of the environment
+_VARIABLE = re.compile(r"(?i).*(?:token|secret|password|key)")  # names of variables of the environment
 _SETTING = re.compile(r"(?i)(?:(?:hub|hf|auth|access|api)_)?token|(?:.*_)?(?:secret|password|api_?key)|.*_dir")
 _SHAPES = re.compile(r"\b(?:hf_|api_org_|gh[pousr]_|github_pat_|glpat-|sk-(?:proj|ant)-|xox[a-z]-|AKIA)[\w-]{16,}")
 

@@ -15,7 +15,7 @@ from ..support.shown import shown
 from .card import write_model_card
 
 
-RESULTS = ("reward_curve.png", "credit_plot.png", "README.md", "recipe.yaml")
+PLOTS = ("reward_curve.png", "credit_plot.png")
 
 
 class ResultsCallback(TrainerCallback):
@@ -55,9 +55,30 @@ class ResultsCallback(TrainerCallback):
             self.show(in_python=True)
 
     def show(self, *, in_python: bool = False) -> None:
-        """Writes plots and card, and prints their paths as `say` does. An error is a warning."""
-        with shown(f"no plots and no card in {short_path(self.trainer.args.output_dir)}"):
-            self.say(self.write(), in_python=in_python)
+        """Writes plots and card, and prints their paths, the first and the last reward, and what shows the credit of
+        tokens: `trl-credit view` if some was logged, else `trl-credit explain`, which says how to log some. An error
+        is a warning.
+
+        Args:
+            in_python (`bool`, *optional*, defaults to `False`):
+                Whether no command runs: then `show_credit` is named too, and nothing without a log, since no model is
+                saved.
+        """
+        folder = short_path(self.trainer.args.output_dir)
+        lines = {"model card": ["README.md"], "plots": PLOTS, "evaluation": ["evaluation/evaluation.md"]}
+        with shown(f"no plots and no card in {folder}"):
+            rewards = self.write()
+            for what, names in lines.items():
+                if paths := [str(folder / name) for name in names if (folder / name).is_file()]:
+                    print(f"{what:<14}{', '.join(paths)}")
+            if rewards is not None:
+                print(f"{'reward':<14}{rewards[0]:.3f} → {rewards[1]:.3f}")
+            is_logged = bool(steps(folder))
+            if is_logged or not in_python:
+                first = "show_credit(trainer) in a notebook, or " if in_python else ""
+                command = shlex.join(["trl-credit", "view" if is_logged else "explain", str(folder)])
+                print(f"{'credit':<14}{first}{command}")
+            sys.stdout.flush()
 
     def write(self) -> tuple[float, float] | None:
         """Writes plots and card of the steps so far.
@@ -68,9 +89,7 @@ class ResultsCallback(TrainerCallback):
         Raises:
             OSError: a full disk, or a folder that cannot be written to.
         """
-        curve = Path(self.trainer.args.output_dir) / "reward_curve.png"
-        curve.unlink(missing_ok=True)  # an earlier run's, if this one has nothing to draw
-        title = f"{self.trainer.algorithm_name}: reward"
+        curve, title = Path(self.trainer.args.output_dir) / "reward_curve.png", f"{self.trainer.algorithm_name}: reward"
         rewards = plot_rewards(self.trainer.state.log_history, curve, title=title)
         self.write_card()  # after the plots, which the card shows
         return rewards
@@ -78,27 +97,3 @@ class ResultsCallback(TrainerCallback):
     def write_card(self, **more: Any) -> Path:
         """Writes the card and the plot of credit; `more` takes precedence over `card`. Raises what `write` does."""
         return write_model_card(self.trainer, name=self.trainer.algorithm_name, **self.card | more)
-
-    def say(self, rewards: tuple[float, float] | None, *, in_python: bool = False) -> None:
-        """Prints the paths of the results, the first and the last reward, and what shows the credit of tokens:
-        `trl-credit view` if some was logged, else `trl-credit explain`, which samples responses of the saved model.
-
-        Args:
-            rewards (`tuple[float, float]` or `None`):
-                From `write`.
-            in_python (`bool`, *optional*, defaults to `False`):
-                Whether no command runs: then `show_credit` is named too, and nothing without a log, since no model is
-                saved.
-        """
-        folder = short_path(self.trainer.args.output_dir)
-        lines = {"model card": ["README.md"], "plots": RESULTS[:2], "evaluation": ["evaluation/evaluation.md"]}
-        for what, names in lines.items():
-            if paths := [str(folder / name) for name in names if (folder / name).is_file()]:
-                print(f"{what:<14}{', '.join(paths)}")
-        if rewards is not None:
-            print(f"{'reward':<14}{rewards[0]:.3f} → {rewards[1]:.3f}")
-        is_logged = bool(steps(folder))
-        if is_logged or not in_python:
-            first = "show_credit(trainer) in a notebook, or " if in_python else ""
-            print(f"{'credit':<14}{first}{shlex.join(['trl-credit', 'view' if is_logged else 'explain', str(folder)])}")
-        sys.stdout.flush()

@@ -1,23 +1,15 @@
 """The built-in credit functions: from knobs and log-probabilities to the three tensors (W, A, M)."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
+from ..config import CreditConfig
 from ..credit import selection, turns, weights
 from ..credit.advantages import confidence_weight, trace_loss_weight
 from ..credit.clipping import clip_ratio_alone
 from ..credit.segments import policy_iteration_loss, segment_ends
 from ..credit.tokens import Credit, Tokens, wide
-
-
-if TYPE_CHECKING:  # so that assigning credit needs only torch
-    from ..config import CreditConfig
-
-
-CreditFunction = Callable[["CreditConfig", Tokens], Credit]  # an algorithm as a function
 
 
 def known_or(x: torch.Tensor | None, default: torch.Tensor | None) -> torch.Tensor | None:
@@ -27,7 +19,7 @@ def known_or(x: torch.Tensor | None, default: torch.Tensor | None) -> torch.Tens
     return torch.where(x.isnan(), default, x)
 
 
-def assign_credit(config: "CreditConfig", tokens: Tokens) -> Credit:
+def assign_credit(config: CreditConfig, tokens: Tokens) -> Credit:
     """Credit by the knobs of `config`: importance, trace, selector and loss weight.
 
     Args:
@@ -58,7 +50,7 @@ def assign_credit(config: "CreditConfig", tokens: Tokens) -> Credit:
     return Credit(log_weight, advantage, selected=selected, traced=log_weight)
 
 
-def policy_iteration(config: "CreditConfig", tokens: Tokens) -> Credit:
+def policy_iteration(config: CreditConfig, tokens: Tokens) -> Credit:
     """The loss of policy iteration as credit: W = 0, so that exp(W)·A = A, and A = −loss, which carries the gradient.
 
     The loss of a segment stands at its last token, and the mean runs over segments. Its importance weight is π over
@@ -79,7 +71,7 @@ def policy_iteration(config: "CreditConfig", tokens: Tokens) -> Credit:
     return Credit(torch.zeros_like(tokens.logp_t), -loss_t)
 
 
-def log_weight_of(config: "CreditConfig", credit: Credit, tokens: Tokens) -> torch.Tensor:
+def log_weight_of(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
     """The W whose exponential the loss uses, shape (B, T): that of the credit, or TRL's own."""
     if credit.log_weight is not None:
         return credit.log_weight
@@ -88,7 +80,7 @@ def log_weight_of(config: "CreditConfig", credit: Credit, tokens: Tokens) -> tor
     return tokens.logp_t - tokens.old_logp_t
 
 
-def in_clip_form(config: "CreditConfig", credit: Credit, tokens: Tokens) -> Credit:
+def in_clip_form(config: CreditConfig, credit: Credit, tokens: Tokens) -> Credit:
     """With `clip_form="ratio"` credit that makes TRL's loss min(ρ, clip ρ)·A, see
     [`~trl_credit.credit.clipping.clip_ratio_alone`]; else the credit itself."""
     if config.clip_form != "ratio":
@@ -99,7 +91,7 @@ def in_clip_form(config: "CreditConfig", credit: Credit, tokens: Tokens) -> Cred
 
 
 def policy_mask(
-    config: "CreditConfig", *, old_logp_t: torch.Tensor | None, segment_ids: torch.Tensor, mask_t: torch.Tensor
+    config: CreditConfig, *, old_logp_t: torch.Tensor | None, segment_ids: torch.Tensor, mask_t: torch.Tensor
 ) -> torch.Tensor:
     """M before the loss: the tokens of the policy term or, for policy iteration, the last token of each segment.
 
@@ -127,7 +119,7 @@ def policy_mask(
     return kept_t if custom is None else _checked_mask(kept_t, mask_t, "token_mask", config.token_mask)
 
 
-def _log_weight(config: "CreditConfig", tokens: Tokens, selected_t: torch.Tensor | None) -> torch.Tensor | None:
+def _log_weight(config: CreditConfig, tokens: Tokens, selected_t: torch.Tensor | None) -> torch.Tensor | None:
     """W by the knobs; `None` for `importance` "token" and "sequence", which are TRL's own."""
     of_token = {"old_logp_t": tokens.old_logp_t, "mask_t": tokens.mask_t}
     of_turn = of_token | {"turn_ids": tokens.turn_ids}
@@ -148,7 +140,7 @@ def _log_weight(config: "CreditConfig", tokens: Tokens, selected_t: torch.Tensor
     return None
 
 
-def _selected(config: "CreditConfig", tokens: Tokens) -> torch.Tensor | None:
+def _selected(config: CreditConfig, tokens: Tokens) -> torch.Tensor | None:
     """z, shape (B, T). With `trace_unit="turn"` the selector sees the turns of each row in place of its tokens, with
     their mean entropies, and all loss tokens of a turn have its z."""
     if config.selector == "none":
@@ -162,7 +154,7 @@ def _selected(config: "CreditConfig", tokens: Tokens) -> torch.Tensor | None:
     return _chosen(config, tokens, entropy_t, mask_t=tokens.mask_t)
 
 
-def _chosen(config: "CreditConfig", tokens: Tokens, entropy_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
+def _chosen(config: CreditConfig, tokens: Tokens, entropy_t: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
     """The choice of the selector among tokens or turns, shape (B, T)."""
     if (custom := config.custom_function("selector")) is not None:
         chosen = custom(entropy_t, rate=config.selective_rate, mask_t=mask_t)

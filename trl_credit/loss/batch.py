@@ -11,6 +11,7 @@ from ..config import CreditConfig
 from ..credit.tokens import turn_numbers
 from ..credit.turns import TurnTable
 from . import keys
+from .order import floored
 
 
 def _entry(key: str) -> Any:
@@ -43,15 +44,8 @@ class Batch:
     sampling_logp_t = _entry(keys.SAMPLING_LOGPS)
     engine_ratio_t = _entry(keys.ENGINE_RATIO)
     segment_ids = _entry(keys.SEGMENT_IDS)
-    quarter_t = _entry(keys.QUARTERS)
     policy_mask_t = _entry(keys.POLICY_MASK)
-    row_weight = _entry(keys.ROW_WEIGHT)
-    statistics_t = _entry(keys.STATISTICS)
     turn_ids = _entry(keys.TURN_IDS)
-    return_t = _entry(keys.RETURNS)
-    loss_tokens = _entry(keys.NUM_ITEMS)  # of all processes: what TRL's token-counting losses divide by
-    no_update = _entry(keys.NO_UPDATE)
-    visible_until = _entry(keys.VISIBLE_UNTIL)
 
     def __post_init__(self) -> None:
         if keys.TOOL_MASK in self.data:  # read here, since [`show_loss`] replaces it
@@ -148,10 +142,10 @@ def segment_ratio(
 
 def shown_advantages(config: CreditConfig, batch: Batch) -> torch.Tensor:
     """One advantage (B,) per row, as the loss will use it."""
-    shown = batch.advantages
-    if shown.dim() == 2:  # whitened: the same at all tokens of a row
-        shown = (shown * batch.mask_t).sum(-1) / batch.mask_t.sum(-1).clamp(min=1)
-    return shown if config.advantage_floor is None else shown.clamp(min=config.advantage_floor)
+    advantages = batch.advantages
+    if advantages.dim() == 2:  # whitened: the same at all tokens of a row
+        advantages = (advantages * batch.mask_t).sum(-1) / batch.mask_t.sum(-1).clamp(min=1)
+    return floored(config, advantages)
 
 
 def replace_last(logged: Any, values: list) -> None:

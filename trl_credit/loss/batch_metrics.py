@@ -1,10 +1,9 @@
 """The metrics of one generation batch: difficulty, groups without signal, lengths."""
 
-import hashlib
-
 import torch
 
 from ..credit.groups import has_difference
+from .batch import unpadded
 
 
 def difficulty_statistics(
@@ -22,12 +21,10 @@ def difficulty_statistics(
 
 
 def response_hashes(completion_ids: torch.Tensor, *, pad_token_id: int) -> torch.Tensor:
-    """One int64 per row of `completion_ids` (B, T), without trailing padding, the same on every process."""
-    rows = completion_ids.cpu().numpy().astype("<i8")
-    texts = [row[: (row != pad_token_id).nonzero()[0].max(initial=-1) + 1].tobytes() for row in rows]
-    digests = [hashlib.blake2b(text, digest_size=8).digest() for text in texts]
-    hashes = [int.from_bytes(digest, "little", signed=True) for digest in digests]
-    return torch.tensor(hashes, dtype=torch.int64, device=completion_ids.device)
+    """One int64 per row of `completion_ids` (B, T), without padding, the same on every process."""
+    rows = unpadded(completion_ids, completion_ids != pad_token_id)
+    # the hash of a tuple of integers does not depend on the process
+    return torch.tensor([hash(tuple(row)) for row in rows], dtype=torch.int64, device=completion_ids.device)
 
 
 def group_statistics(

@@ -40,11 +40,9 @@ def split_rows(
     taken = {name: x.detach().index_select(0, index).cpu() for name, x in entries.items()}
 
     def of_row(name: str, part: torch.Tensor, row: int) -> torch.Tensor:
-        if name in keys.OF_PROMPT:
-            part = part[starts[row] :]
-        elif part.dim() > 0 and name not in per_row:
-            part = part[: lengths[row]]
-        return part.clone()  # not a view that keeps the whole batch
+        whole = part.dim() == 0 or name in per_row
+        own = part if whole else part[starts[row] :] if name in keys.OF_PROMPT else part[: lengths[row]]
+        return own.clone()  # not a view that keeps the whole batch
 
     return [{name: of_row(name, x[place], row) for name, x in taken.items()} for place, row in enumerate(rows)]
 

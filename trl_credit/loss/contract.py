@@ -188,11 +188,10 @@ class Contract:
     def _checked(self, credit: object, tokens: Tokens, config: CreditConfig) -> Credit:
         problem = credit_problem(credit, tokens, self.algorithm, config, values="parts" not in self._first)
         problem = problem or self._conflict(config, credit)
-        parts = None
-        if problem is None:  # these parts decide which metrics exist, and all processes log the same metrics
-            parts = [getattr(credit, name) is not None for name in ("log_weight", "mask", "selected")]
-            parts.append(credit.log_weight is credit.traced is not None)
-        if self._differs("parts", parts) and problem is None:
+        # these parts decide which metrics exist, and all processes log the same metrics
+        names = ("log_weight", "mask", "selected") if problem is None else ()
+        parts = [getattr(credit, name) is not None for name in names]
+        if self._differs("parts", [*parts, parts and credit.log_weight is credit.traced]) and problem is None:
             problem = "returned other parts of a Credit than in its first call, or than on another process"
         if problem is not None:
             raise self._error(problem)

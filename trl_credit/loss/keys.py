@@ -35,7 +35,7 @@ STEP_REWARDS = "step_rewards"  # at the ends of steps; NaN elsewhere
 LOG_ROW = "log_row"  # number of a row in its generation batch, for the rollout log
 NO_UPDATE = "no_update"  # a list of `True` if no process has a row to learn from
 
-ZERO_VARIANCE_ROW = "dull_row"  # whether the KL term of a row is dropped
+ZERO_VARIANCE_ROW = "zero_variance_row"  # whether the KL term of a row is dropped
 
 # what fills an entry (B, T) or (B, P) outside of a row; 0 for all others. "pad" stands for the padding token
 FILL = {PROMPT_IDS: "pad", COMPLETION_IDS: "pad", TOOL_MASK: 1, ENGINE_RATIO: 1}

@@ -49,7 +49,7 @@ class SeenLoss:
         self.carries_loss = loss_pass.contract.algorithm.carries_loss
         self.in_detail, self.gradient_t = in_detail, loss_pass.credit_t if in_detail else None
         self.entropy_mask_t, self.quarter_t = loss_pass.entropy_mask_t, loss_pass.inputs.get(keys.QUARTERS)
-        # of each token and layer now and under π_old, in any order, shapes (B, T, layers, k)
+        # the experts of each token and layer now and under π_old, in any order, have the shape (B, T, layers, k)
         self.experts_t, self.old_experts_t = loss_pass.experts_t, loss_pass.inputs.get(keys.OLD_EXPERTS)
 
     # M, bool, shape (B, T); its tokens in each row, shape (B,), and in all rows; those of the loss
@@ -187,9 +187,8 @@ def expert_drift(seen: SeenLoss) -> Sums:
     """
     experts_t, mask_t = seen.experts_t, seen.tokens.mask_t.float()
     changed = torch.zeros((), device=mask_t.device)
-    for new_t, old_t in zip(
-        experts_t.unbind(2), seen.old_experts_t.unbind(2), strict=True
-    ):  # layer by layer, for memory
+    # layer by layer, for memory
+    for new_t, old_t in zip(experts_t.unbind(2), seen.old_experts_t.unbind(2), strict=True):
         is_used = (old_t.unsqueeze(-1) == new_t.unsqueeze(-2)).any(-1)
         changed += ((~is_used).sum(-1) * mask_t).sum()
     return changed, seen.n_tokens * experts_t.size(3) * experts_t.size(2)

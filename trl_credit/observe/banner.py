@@ -21,8 +21,8 @@ _ROWS = {"nodes": "of a node each", "paths": "of paths through nodes", "packed":
 
 
 def banner(trainer: ResumableTrainer) -> list[str]:
-    """The algorithm with its custom credit function, the amount of data, what is sampled, the embedded task, and what
-    the preset sets."""
+    """The algorithm with its custom credit function, the amount of data, what is sampled, the embedded task, and the
+    settings in which the preset differs from TRL's defaults, without those that have no effect or that the user set."""
     data, name = trainer.train_dataset, credit_name(trainer)
     rows = f" on {len(data):,} prompts" if hasattr(data, "__len__") else ""
     count = trainer.accelerator.num_processes
@@ -31,8 +31,11 @@ def banner(trainer: ResumableTrainer) -> list[str]:
     if any(inspect.unwrap(reward) in (demo_reward, agent_reward) for reward in trainer.reward_funcs):
         task = embedded_task(trainer.accelerator.unwrap_model(trainer.model).config) or DEMO
         lines.append(f"embedded task: {task.description}; reward 1 if the last digit is right")
-    if changed := describe_preset(trainer.args, trainer.algorithm_name):
-        lines.append(changed)
+    if changes := settings_of_preset(trainer.args):
+        settings = ", ".join(f"{field} {theirs!r} → {ours!r}" for field, (theirs, ours) in changes.items())
+        where = "(TRL's default → the paper's: `trl-credit help coming_from_trl`)"
+        text = f"{trainer.algorithm_name} sets {settings} {where}"
+        lines.append(textwrap.fill(text, width=120, subsequent_indent="  ", break_on_hyphens=False))
     return lines
 
 
@@ -59,22 +62,3 @@ def describe_sampling(args: CreditConfig) -> str:
         f"prompts in a generation batch at most {args.generation_batch_size:,} rows {_ROWS[args.tree_rows]} are "
         f"trained on{groups}"
     )
-
-
-def describe_preset(args: CreditConfig, name: str) -> str:
-    """The settings in which a preset differs from TRL's defaults, such as "S-trace sets beta 0.0 → 0.001, …", on
-    lines of at most 120 characters. Without those that have no effect or were set to another value; `""` if none is
-    left.
-
-    Args:
-        args ([`CreditConfig`]):
-            The configuration of the run.
-        name (`str`):
-            The algorithm's name.
-    """
-    changes = [f"{field} {theirs!r} → {ours!r}" for field, (theirs, ours) in settings_of_preset(args).items()]
-    if not changes:
-        return ""
-    where = "(TRL's default → the paper's: `trl-credit help coming_from_trl`)"
-    text = f"{name} sets {', '.join(changes)} {where}"
-    return textwrap.fill(text, width=120, subsequent_indent="  ", break_on_hyphens=False)

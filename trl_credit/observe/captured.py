@@ -1,7 +1,6 @@
 """What the loss saw of some rows of a micro-batch, and the credit that it gave to their tokens."""
 
 from collections.abc import Sequence
-from itertools import compress
 from typing import Any, NamedTuple
 
 import torch
@@ -10,11 +9,9 @@ from ..config import CreditConfig
 from ..credit.tokens import Credit, Tokens, kept_tokens, wide
 from ..loss import keys
 from ..loss.assignment import log_weight_of
+from ..loss.batch import unpadded
 from ..loss.loss_pass import LossPass
 from ..loss.metrics import clipped_tokens
-
-
-_TOKENS = (keys.LOG_ROW, keys.PROMPT_IDS, keys.PROMPT_MASK, keys.COMPLETION_IDS, keys.COMPLETION_MASK)
 
 
 class Row(NamedTuple):
@@ -46,27 +43,15 @@ def captured(config: CreditConfig, loss_pass: LossPass, loss: torch.Tensor, plac
             Numbers of the rows in the micro-batch.
     """
     tokens, credit = loss_pass.seen
-    carries_loss = loss_pass.contract.algorithm.carries_loss
-    kept_t = reached_tokens(config, credit, tokens)
-    if loss_pass.entropy_mask_t is not None:
-        kept_t = kept_t & loss_pass.entropy_mask_t.bool()
-    inputs, unmasked, inside_t = loss_pass.inputs, loss_pass.unmasked, tokens.mask_t.bool()
-    # A of a custom loss is minus that loss
-    advantage_t = wide(tokens.advantages if carries_loss else credit.advantage).expand(inside_t.shape)
-    log_weight_t = log_weight_of(config, credit, tokens).expand(inside_t.shape)
-    credit_t = loss_pass.credit_t
+    inputs, unmasked, credit_t = loss_pass.inputs, loss_pass.unmasked, loss_pass.credit_t
     is_finite = torch.isfinite(loss.detach()) & credit_t.isfinite().all()
     old_logp_t = unmasked.get(keys.OLD_LOGPS)
+    carries_loss, reached_t = loss_pass.contract.algorithm.carries_loss, loss_pass.entropy_mask_t
     lists = {
         "segment_ids": inputs.get(keys.SEGMENT_IDS),
         "turn_ids": inputs.get(keys.TURN_IDS),
         "step_rewards": inputs.get(keys.STEP_REWARDS),
-        "loss_mask": inside_t,
-        "policy_mask": kept_t & inside_t,
-        "advantages": torch.where(inside_t, advantage_t, 0.0),
-        "log_weight": torch.where(inside_t, log_weight_t, 0.0),
-        "selected": None if credit.selected is None else credit.selected.bool() & inside_t,
-        "is_clipped": lost_to_clip(config, credit, tokens, kept_t) if not carries_loss else None,
+        **columns_of(config, credit, tokens, carries_loss=carries_loss, reached_t=reached_t),
         "inference_logprobs": unmasked.get(keys.SAMPLING_LOGPS),
         "old_logprobs": unmasked["logp_t"] if old_logp_t is None else old_logp_t,
         "trainer_logprobs": unmasked["logp_t"],
@@ -75,35 +60,46 @@ def captured(config: CreditConfig, loss_pass: LossPass, loss: torch.Tensor, plac
         "kl_credit": loss_pass.kl_credit_t,
         "credit": credit_t if is_finite else None,
     }
-    index = torch.tensor(places, device=inside_t.device)
+    index = torch.tensor(places, device=credit_t.device)
     arrays = {name: None if x is None else _compact(x.detach()[index]) for name, x in lists.items()}
-    ids = {name: inputs[name][index].tolist() for name in _TOKENS}
-    rows = []
-    for i, length in enumerate(map(sum, ids[keys.COMPLETION_MASK])):
-        own = {name: None if x is None else x[i, :length] for name, x in arrays.items()}
-        prompt_ids = list(compress(ids[keys.PROMPT_IDS][i], ids[keys.PROMPT_MASK][i]))
-        rows.append(Row(ids[keys.LOG_ROW][i], prompt_ids, ids[keys.COMPLETION_IDS][i][:length], own))
-    return rows
+    tags = inputs[keys.LOG_ROW][index].tolist()
+    prompts = unpadded(inputs[keys.PROMPT_IDS][index], inputs[keys.PROMPT_MASK][index])
+    completions = unpadded(inputs[keys.COMPLETION_IDS][index], inputs[keys.COMPLETION_MASK][index])
+    return [
+        Row(tag, prompt_ids, ids, {name: None if x is None else x[i, : len(ids)] for name, x in arrays.items()})
+        for i, (tag, prompt_ids, ids) in enumerate(zip(tags, prompts, completions, strict=True))
+    ]
 
 
-def reached_tokens(config: CreditConfig, credit: Credit, tokens: Tokens) -> torch.Tensor:
-    """The tokens that the policy term reaches, bool, shape (B, T)."""
+def columns_of(
+    config: CreditConfig, credit: Credit, tokens: Tokens, *, carries_loss: bool, reached_t: torch.Tensor | None = None
+) -> dict[str, torch.Tensor | None]:
+    """The columns of M, A, W, z and clipping in a log, each of shape (B, T), 0 outside of the loss. `reached_t`, shape
+    (B, T), are the tokens that the loss has not left out for another reason than M."""
+    inside_t = tokens.mask_t.bool()
+    kept_t = kept_tokens(credit, tokens)
     if config.policy_loss != "clip":  # M keeps the last token of each segment, but the loss reaches all tokens
-        return tokens.mask_t.bool() & (tokens.segment_ids >= 0)
-    return kept_tokens(credit, tokens)
-
-
-def lost_to_clip(config: CreditConfig, credit: Credit, tokens: Tokens, kept_t: torch.Tensor) -> torch.Tensor | None:
-    """Which tokens have no gradient because of a clip range; `None` for losses without one."""
-    if config.loss_type in ("sapo", "vespo"):
-        return None
-    ratio_t, advantage_t = log_weight_of(config, credit, tokens).detach().exp(), wide(credit.advantage.detach())
+        kept_t = inside_t & (tokens.segment_ids >= 0)
+    if reached_t is not None:
+        kept_t = kept_t & reached_t.bool()
+    log_weight_t = log_weight_of(config, credit, tokens).detach()
+    ratio_t, advantage_t, clipped_t = log_weight_t.exp(), wide(credit.advantage.detach()), None
     if config.loss_type == "cispo":
-        return (ratio_t > config.clip_range[1] - 1) & (advantage_t > 0) & kept_t
-    clipped_t = clipped_tokens(config, credit, tokens)
-    if config.delta is not None:
-        clipped_t = clipped_t | ((ratio_t > config.delta) & (advantage_t < 0))
-    return clipped_t & kept_t
+        clipped_t = (ratio_t > config.clip_range[1] - 1) & (advantage_t > 0)
+    elif config.loss_type not in ("sapo", "vespo") and not carries_loss:  # which have no clip range
+        clipped_t = clipped_tokens(config, credit, tokens)
+        if config.delta is not None:
+            clipped_t = clipped_t | ((ratio_t > config.delta) & (advantage_t < 0))
+    # A of a custom loss is minus that loss
+    shown_t = wide(tokens.advantages) if carries_loss else advantage_t
+    return {
+        "loss_mask": inside_t,
+        "policy_mask": kept_t,
+        "advantages": torch.where(inside_t, shown_t, 0.0),
+        "log_weight": torch.where(inside_t, log_weight_t, 0.0),
+        "selected": None if credit.selected is None else credit.selected.bool() & inside_t,
+        "is_clipped": None if clipped_t is None else clipped_t & kept_t,
+    }
 
 
 def _compact(x: torch.Tensor) -> Any:

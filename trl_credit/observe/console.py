@@ -117,8 +117,7 @@ class ConsoleCallback(ProgressCallback):
             return
         step = f"step {state.global_step:>5}"
         scores = {name.removeprefix("eval_"): value for name, value in logs.items() if re.match(r"eval_.*/\w+@", name)}
-        if scores:
-            parts = [f"{name.replace('/', ' ')} {100 * value:.1f} %" for name, value in scores.items()]
+        if parts := [f"{name.replace('/', ' ')} {100 * value:.1f} %" for name, value in scores.items()]:
             self._show("  ".join([step, "evaluation", *parts]))
         for name in [name.removesuffix("loss") for name in logs if name.endswith("_loss") and "loss" not in logs]:
             if f"{name}reward" in logs:  # an evaluation, whose set may have a name
@@ -128,7 +127,7 @@ class ConsoleCallback(ProgressCallback):
             return
         # a step between two generation batches has no reward of its own
         parts = [step, _reward_of(logs, "")] if "reward" in logs else [step]
-        each = {found[1]: value for name, value in logs.items() if (found := re.fullmatch(r"rewards/(.*)/mean", name))}
+        each = {match[1]: value for name, value in logs.items() if (match := re.fullmatch(r"rewards/(.*)/mean", name))}
         if len(each) > 1:
             parts += [f"{plain(name)} {'–' if value is None else f'{value:.3f}'}" for name, value in each.items()]
         for key, text, factor in _SHOWN:

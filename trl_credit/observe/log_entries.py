@@ -14,6 +14,7 @@ from .. import __version__
 from ..config import CreditConfig, active_part, defaults
 from ..config.knobs import knobs_of
 from ..loss import keys
+from ..loss.batch import unpadded
 from ..rollouts.replay import question_key
 from ..rollouts.sources import GenerationBatch
 from ..rollouts.tree import Tree
@@ -66,8 +67,11 @@ def origin_of(trainer: ResumableTrainer, batch: GenerationBatch, examples: Seque
         places = {tag: divmod(tag, size) for tag in range(rows * processes)}
         tags, sizes = torch.arange(rank * rows, (rank + 1) * rows), [size] * (rows * processes // size)
         answers = {rank * rows + i: gold_answer(example) for i, example in enumerate(examples)}
-        hidden = _hidden_responses(batch.batch.data, tags.tolist(), pad_token_id=trainer.tokenizer.pad_token_id)
-        return Origin(batch, tags, places, sizes, hidden, answers)
+        # passes of the loss may cut off what it does not see, with the padding
+        ids_t = batch.batch.data[keys.COMPLETION_IDS]
+        ids = unpadded(ids_t, (ids_t != trainer.tokenizer.pad_token_id).flip(1).cumsum(1).flip(1))
+        unseen = (batch.batch.written_t.sum(1) == 0).nonzero().flatten().tolist()
+        return Origin(batch, tags, places, sizes, {rank * rows + i: ids[i] for i in unseen}, answers)
     drawn, born = batch.plan.drawn, batch.plan.iteration
     fresh = {row.question for row in drawn if row.birth == born}
     questions = sorted(dict.fromkeys(row.question for row in drawn), key=lambda question: question not in fresh)
@@ -82,33 +86,15 @@ def origin_of(trainer: ResumableTrainer, batch: GenerationBatch, examples: Seque
     return Origin(batch, tags, places, sizes)
 
 
-def _hidden_responses(data: dict[str, Any], tags: list[int], *, pad_token_id: int) -> dict[int, list[int]]:
-    """Token ids of the rows that the loss does not see, by tag: its passes may cut them off with the padding."""
-    hidden = {}
-    for i in (data[keys.COMPLETION_MASK].sum(1) == 0).nonzero().flatten().tolist():
-        ids = data[keys.COMPLETION_IDS][i].tolist()
-        while ids and ids[-1] == pad_token_id:
-            ids.pop()
-        hidden[tags[i]] = ids
-    return hidden
-
-
-def _with_tokens(row: Row, ids: list[int]) -> Row:
-    """Fills an empty row with the tokens that the loss did not see: without credit, segment or turn."""
-    outside = {"segment_ids": -1, "turn_ids": -1, "step_rewards": np.nan}
-    lists = {
-        name: None if x is None else np.full(len(ids), outside.get(name, 0), dtype=x.dtype)
-        for name, x in row.lists.items()
-    }
-    return row._replace(token_ids=ids, lists=lists)
-
-
 def response_of(
     trainer: ResumableTrainer, origin: Origin, row: Row, texts: TokenTexts, prompts: Mapping[tuple[int, ...], str]
 ) -> dict[str, Any]:
     """The entry of a row, with arrays where the log has lists. `prompts`: texts by token ids."""
-    if (hidden := origin.hidden.get(row.tag)) is not None:
-        row = _with_tokens(row, hidden)
+    if (ids := origin.hidden.get(row.tag)) is not None:  # they have no credit, segment or turn
+        outside = {"segment_ids": -1, "turn_ids": -1, "step_rewards": np.nan}
+        known = {name: x.dtype for name, x in row.lists.items() if x is not None}
+        lists = {name: np.full(len(ids), outside.get(name, 0), dtype=dtype) for name, dtype in known.items()}
+        row = row._replace(token_ids=ids, lists=row.lists | lists)
     batch, engine = origin.batch, trainer.engine
     group, index = origin.places[row.tag]
     entry: dict[str, Any] = {

@@ -21,6 +21,10 @@ LEAST_SHARE = 0.2
 _NO_SIGNAL = "nothing to learn from in {} generation batches"
 _NO_END = "no response ended in {} generation batches"
 _NO_GRADIENT = "the gradient was exactly 0 in {} updates"
+_NO_END_CAUSES = (
+    "Usual causes: the limit is too low (raise it), the model cannot end a response (check eos_token_id and the chat "
+    "template), its text never ends (a lower temperature, other prompts)."
+)
 
 
 @dataclass
@@ -40,10 +44,10 @@ class _Symptom:
         self.in_a_row = (self.in_a_row + number) * is_there
         self.cause = cause if is_there else self.cause
         if self.in_a_row >= PATIENCE and not self.is_warned:
-            self.is_warned = True
             self.warn(f"the last {self.in_a_row}")
 
     def warn(self, count: str) -> None:
+        self.is_warned = True
         logger.warning(f"{self.text.format(count)}{self.cause}")
 
 
@@ -105,14 +109,19 @@ class NoSignalWarning(TrainerCallback):
         if has_selector and not math.isnan(share) and len(self._shares) < UPDATES:
             self._shares.append(share)
             if len(self._shares) == UPDATES and (mean := fmean(self._shares)) < LEAST_SHARE:
-                logger.warning(_no_help(mean, args))
+                name = "selector" if args.selector != "none" else "top_entropy_quantile"
+                logger.warning(
+                    f"the selector can hardly help here: {mean:.2f} of the gradient noise lies outside of its "
+                    f"selection (mean of {UPDATES} updates, {name}={getattr(args, name)!r}). Tune "
+                    f"learning_rate={args.learning_rate:g} first, and compare with algo grpo over several seeds (see "
+                    "trl-credit help which)."
+                )
 
     def on_train_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         self._close(args)
-        if 0 < self._gradient.total == self._gradient.checked:  # also in a short run
-            self._gradient.is_warned = True
+        always = 0 < self._gradient.total == self._gradient.checked  # in a short run too
         for symptom in (self._signal, self._end, self._gradient):
-            if symptom.is_warned:
+            if symptom.is_warned or (always and symptom is self._gradient):
                 symptom.warn(f"{symptom.total} of the {symptom.checked}")
 
     def _close(self, args: CreditConfig) -> None:
@@ -120,16 +129,16 @@ class NoSignalWarning(TrainerCallback):
         last, self._last = self._last, None
         if last is not None:
             self._signal.count(last.number, not any(x > 0.0 for x in last.advantages), _no_signal(last, args))
+            limit = f"all were cut off at max_completion_length={args.max_completion_length}"
             if not self._signal.is_warned:
-                self._end.count(last.number, last.cut_off == 1.0, _no_end(args))
+                self._end.count(last.number, last.cut_off == 1.0, f": {limit}. {_NO_END_CAUSES}")
 
 
 def _no_signal(batches: _Batches, args: CreditConfig) -> str:
     terms = [f"{name}={value:g}" for name in ("beta", "entropy_coef") if (value := getattr(args, name, 0.0)) != 0.0]
     others = f" (the model still trains on {', '.join(terms)})" if terms and batches.advantages else ""
-    reward = (
-        "no reward function scored a response" if math.isnan(batches.reward) else f"mean reward {batches.reward:.3g}"
-    )
+    no_score = "no reward function scored a response"
+    reward = no_score if math.isnan(batches.reward) else f"mean reward {batches.reward:.3g}"
     return (
         f"{others}: {reward}, {100 * batches.equal:.0f} % of groups have equal rewards, "
         f"{100 * batches.cut_off:.0f} % of responses are cut off. Usual causes: the reward is always or never given "
@@ -137,14 +146,6 @@ def _no_signal(batches: _Batches, args: CreditConfig) -> str:
         "(other data, more num_generations, a higher temperature), responses are cut off before they answer (raise "
         f"max_completion_length={args.max_completion_length}), or token_mask, mask_truncated_completions, whitening or "
         "the credit function leaves no token an advantage."
-    )
-
-
-def _no_end(args: CreditConfig) -> str:
-    return (
-        f": all were cut off at max_completion_length={args.max_completion_length}. Usual causes: the limit is too low "
-        "(raise it), the model cannot end a response (check eos_token_id and the chat template), its text never ends "
-        "(a lower temperature, other prompts)."
     )
 
 
@@ -156,15 +157,6 @@ def _zero_gradient(clipped: float, args: CreditConfig) -> str:
         if args.credit is not None:
             fix = f"try trl_credit.testing.check_credit on credit={args.credit!r}, and {fix}"
     return f", although tokens had advantages, so nothing was learned: {fix}."
-
-
-def _no_help(share: float, args: CreditConfig) -> str:
-    name = "selector" if args.selector != "none" else "top_entropy_quantile"
-    return (
-        f"the selector can hardly help here: {share:.2f} of the gradient noise lies outside of its selection (mean of "
-        f"{UPDATES} updates, {name}={getattr(args, name)!r}). Tune learning_rate={args.learning_rate:g} first, and "
-        "compare with algo grpo over several seeds (see trl-credit help which)."
-    )
 
 
 def _mean(values: Sequence[float]) -> float:

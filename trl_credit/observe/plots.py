@@ -62,8 +62,9 @@ def plot_rewards(log_history: list[dict[str, Any]], path: str | Path, *, title: 
             Title of the figure.
 
     Returns:
-        `tuple[float, float]` or `None`: the first and the last logged reward. If there is none, no file is written.
+        `tuple[float, float]` or `None`: the first and the last logged reward. If there is none, no file is left.
     """
+    Path(path).unlink(missing_ok=True)  # an earlier run's
     rows = [row for row in log_history if row.get("reward") is not None and "step" in row]
     if not rows:
         return None
@@ -93,8 +94,9 @@ def plot_credit(log_history: list[dict[str, Any]], path: str | Path, *, title: s
             Title of the figure.
 
     Returns:
-        `list[str]`: the metrics in the plot. If it is empty, no file is written.
+        `list[str]`: the metrics in the plot. If it is empty, no file is left.
     """
+    Path(path).unlink(missing_ok=True)  # an earlier run's
     series = _series(log_history)
     panels = {begin: [name for name in series if name.startswith(begin)] for begin in PANELS}
     known = {name for names in panels.values() for name in names}

@@ -57,7 +57,6 @@ class RolloutLog(TrainerCallback):
         self.is_off = self._args.log_credit == 0
         self._problem: str | None = None
         self._texts: TokenTexts | None = None
-        self._every = self._args.log_credit
         self._begin(0)
 
     def _begin(self, step: int) -> None:
@@ -92,14 +91,12 @@ class RolloutLog(TrainerCallback):
         if not self.is_off and (
             self._pass is None or trainer.micro_batches_done % self._args.steps_per_generation == 0
         ):
-            self._pass = self._next_pass(trainer.state.global_step + 1)
-
-    def _next_pass(self, step: int) -> _Pass:
-        size, window = self._args.steps_per_generation, self._args.gradient_accumulation_steps
-        # the last step that the pass can reach; one later if the end of an epoch can cut a window
-        last = step + (self._in_window + size - 1) // window + (size % window != 0 != window % size)
-        due = -(-max(step, self._logged + 1) // self._every) * self._every
-        return _Pass(step, due if due <= last else None)
+            step = trainer.state.global_step + 1
+            size, window = self._args.steps_per_generation, self._args.gradient_accumulation_steps
+            # the last step that the pass can reach; one later if the end of an epoch can cut a window
+            last = step + (self._in_window + size - 1) // window + (size % window != 0 != window % size)
+            due = -(-max(step, self._logged + 1) // self._every) * self._every
+            self._pass = _Pass(step, due if due <= last else None)
 
     def sampled(self, batch: GenerationBatch, examples: Sequence[dict[str, Any]]) -> None:
         """Notes where the rows of a generation batch, sampled from `examples` of the data set, come from."""
@@ -150,15 +147,13 @@ class RolloutLog(TrainerCallback):
             self._problem = problems[0]
         elif self._trainer.processes.is_main:
             with self._harmless():
-                self._write(done, last, [part for _, part in gathered])
+                parts, span = [part for _, part in gathered], [done.first, last]
+                shard = shard_of(self._trainer, self._origin, parts, step=done.due, steps=span)
+                if shard.responses:  # steps without a loss, or training that ended inside a pass, have none
+                    write_shard(shard_path(self._args.output_dir, done.due), shard)
+                    self.written.append(done.due)
         self._warn()
         self.is_off = bool(problems)  # other processes learn of a write error at the next gather
-
-    def _write(self, done: _Pass, last: int, parts: list[tuple[list, list]]) -> None:
-        shard = shard_of(self._trainer, self._origin, parts, step=done.due, steps=[done.first, last])
-        if shard.responses:  # steps without a loss, or training that ended inside a pass, have none
-            write_shard(shard_path(self._args.output_dir, done.due), shard)
-            self.written.append(done.due)
 
     # Errors
 

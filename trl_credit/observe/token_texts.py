@@ -1,6 +1,6 @@
 """The text of each token of a response. Concatenated, they are the response."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
@@ -17,8 +17,7 @@ class TokenTexts:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-        self._known: dict[int, str] = {}
-        self._incomplete: set[int] = set()  # tokens that are not whole characters
+        self._known: dict[tuple[int, ...], str] = {}
         # some decoders drop the space before the first token: a token is decoded after one that has a text of its own
         special = set(tokenizer.all_special_ids)
         plain = (i for i in range(min(len(tokenizer), 1000)) if i not in special and self._decode([i]).isalnum())
@@ -27,27 +26,20 @@ class TokenTexts:
 
     def of(self, ids: Sequence[int]) -> list[str]:
         """One text for each token id."""
-        for token in set(ids) - self._known.keys():
-            self._known[token] = text = self._text([token])
-            if _BROKEN in text:
-                self._incomplete.add(token)
-        texts = [self._known[token] for token in ids]
-        if self._incomplete.isdisjoint(ids):
-            return texts
-        begin = None  # first token of an incomplete character
-        for place, text in enumerate(texts):
-            if begin is None and _BROKEN in text:
-                begin = place
-            if begin is None:
-                continue
-            whole = self._text(ids[begin : place + 1])
-            if not whole.endswith(_BROKEN) or place - begin + 1 == _LONGEST or place + 1 == len(ids):
-                texts[begin : place + 1] = [""] * (place - begin) + [whole]
-                begin = None
+        texts, begin = [], 0  # the first token of a character that may be incomplete
+        for end in range(1, len(ids) + 1):
+            text = self._text(tuple(ids[begin:end]))
+            if text.endswith(_BROKEN) and end - begin < _LONGEST and end < len(ids):
+                texts.append("")
+            else:
+                texts.append(text)
+                begin = end
         return texts
 
-    def _text(self, ids: Iterable[int]) -> str:
-        return self._decode([*self._before, *ids])[self._skip :]
+    def _text(self, ids: tuple[int, ...]) -> str:
+        if ids not in self._known:
+            self._known[ids] = self._decode([*self._before, *ids])[self._skip :]
+        return self._known[ids]
 
     def _decode(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)

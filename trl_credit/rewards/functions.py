@@ -82,26 +82,23 @@ def accuracy_reward(
     golds = ["" if gold is None else read_gold(gold) for gold in answer]
     problems = list(map(asked_in, prompts)) if prompts is not None else [""] * len(golds)
     if problem is not None:
-        problems = [asked if own is None else str(own) for own, asked in zip(problem, problems, strict=True)]
+        problems = [prompt if own is None else str(own) for own, prompt in zip(problem, problems, strict=True)]
     answers = [extract_answer(response_text(completion)) for completion in completions]
     rows = list(zip(answers, golds, problems, strict=True))
-    asked = [i for i, (text, gold, _) in enumerate(rows) if text and gold and len(text) <= LONGEST_ANSWER]
+    judged = [i for i, (text, gold, _) in enumerate(rows) if text and gold and len(text) <= LONGEST_ANSWER]
     verdicts, counts = default_pool().equal(
-        [rows[i][:2] for i in asked],
-        rules=[rules_for(*rows[i], strict=strict) for i in asked],
+        [rows[i][:2] for i in judged],
+        rules=[rules_for(*rows[i], strict=strict) for i in judged],
         timeout=timeout,
         slow_answers=slow_answers,
     )
-    right = [i for i, verdict in zip(asked, verdicts, strict=True) if verdict]
+    right = {i for i, verdict in zip(judged, verdicts, strict=True) if verdict}
     copied = {i for i in right if strict and restated(*rows[i])}
     if log_metric is not None:
         for name in ("timed_out", "over_budget", "failed", "unevaluated"):
             log_metric(f"accuracy/{name}", float(getattr(counts, name)))
         log_metric("accuracy/restated", float(len(copied)))
-    rewards: list[float | None] = [0.0 if gold else None for gold in golds]
-    for i in right:
-        rewards[i] = float(i not in copied)
-    return rewards
+    return [float(i in right and i not in copied) if gold else None for i, gold in enumerate(golds)]
 
 
 def format_reward(completions: list, *, tags: bool = True, **kwargs: Any) -> list[float]:
@@ -147,15 +144,11 @@ def check_answers(answers: Iterable[object]) -> None:
     golds = ["" if gold is None else read_gold(gold) for gold in answers]
     is_prose = [len(re.findall(r"(?<![\\A-Za-z])[A-Za-z]{3,}", IN_TEXT.sub(" ", gold))) >= 3 for gold in golds]
     column_is_prose = 2 * sum(is_prose) > len(golds)
-    bad, hard = [], []
-    for i, gold in enumerate(golds):
-        if not gold or len(gold) > LONGEST_ANSWER or (column_is_prose and is_prose[i]):
-            bad.append(i)
-        elif not re.fullmatch(r"-?\d{1,300}(?:\.\d+)?", gold):  # most golds are numbers, which need no parser
-            hard.append(i)
+    unread = {i for i, x in enumerate(golds) if not 0 < len(x) <= LONGEST_ANSWER or (column_is_prose and is_prose[i])}
+    # most golds are numbers, which need no parser
+    hard = [i for i, x in enumerate(golds) if i not in unread and not re.fullmatch(r"-?\d{1,300}(?:\.\d+)?", x)]
     verdicts, _ = default_pool().equal([(None, golds[i]) for i in hard], timeout=_LOAD_TIMEOUT)
-    bad = sorted([*bad, *(i for i, verdict in zip(hard, verdicts, strict=True) if not verdict)])
-    if bad:
+    if bad := sorted(unread.union(i for i, verdict in zip(hard, verdicts, strict=True) if not verdict)):
         shown = ", ".join(f"row {i}: {golds[i][:80]!r}" for i in bad[:3])
         raise ValueError(
             f"{len(bad)} of {len(golds)} answers cannot be read as mathematics ({shown}). Choose another "

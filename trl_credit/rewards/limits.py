@@ -80,11 +80,6 @@ def forget_calls() -> None:
     _arm()
 
 
-def is_interactive() -> bool:
-    """Whether a user works in this process, at a prompt or in a notebook, and would lose its state."""
-    return hasattr(sys, "ps1") or bool(sys.flags.interactive) or "__IPYTHON__" in vars(builtins)
-
-
 @contextlib.contextmanager
 def _watched(seconds: float) -> Iterator[None]:
     """Context manager that ends the process if it is still open `GRACE` after the limit. A notebook only shows what
@@ -104,6 +99,8 @@ def _arm() -> None:
     with _lock:
         if _deadlines:
             left = max(min(_deadlines.values()) - time.monotonic(), 1e-3)
-            faulthandler.dump_traceback_later(left, exit=not is_interactive(), file=_STDERR)
+            # at a prompt or in a notebook the user would lose the state of the process
+            is_interactive = hasattr(sys, "ps1") or sys.flags.interactive or "__IPYTHON__" in vars(builtins)
+            faulthandler.dump_traceback_later(left, exit=not is_interactive, file=_STDERR)
         else:
             faulthandler.cancel_dump_traceback_later()

@@ -90,11 +90,11 @@ class Trees(Responses):
         batch = policy.sample(inputs, planned=plan)
         rows = plan.rows
         batch.segment_ids = self._padded([row.segments for row in rows], value=-1, width=batch.width)
-        batch.quarter_t = self._padded([row.quarters or [] for row in rows], value=-1, width=batch.width)
+        batch.data[keys.QUARTERS] = self._padded([row.quarters or [] for row in rows], value=-1, width=batch.width)
         batch.show_loss(batch.segment_ids >= 0)
         if self._is_packed:
             widths = {"prompt_width": batch.data[keys.PROMPT_IDS].size(1), "width": batch.width}
-            batch.visible_until = visible_columns(rows, **widths).to(policy.processes.device)
+            batch.data[keys.VISIBLE_UNTIL] = visible_columns(rows, **widths).to(policy.processes.device)
         is_old = [i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)]
         replayed = torch.tensor(is_old, device=policy.processes.device).unsqueeze(1)
         if batch.engine_ratio_t is not None:

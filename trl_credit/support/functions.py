@@ -98,26 +98,26 @@ def known_function(name: str) -> Callable | None:
     return _RESOLVED[name][0] if name in _RESOLVED else None
 
 
-def _find(name: str, asked: str, what: str, known: Iterable[str]) -> tuple[Callable, Path | None]:
-    """The function, and the file if `name` names one. Messages begin with `asked`."""
+def _find(name: str, label: str, what: str, known: Iterable[str]) -> tuple[Callable, Path | None]:
+    """The function, and the file if `name` names one. Messages begin with `label`."""
     if is_object_name(name):
         fix = f"give it again, {what}=…, or put it into a file and name it file.py:function"
-        raise ValueError(f"{asked} was given as an object to another process and does not exist here: {fix}.")
+        raise ValueError(f"{label} was given as an object to another process and does not exist here: {fix}.")
     place, separator, attribute = name.rpartition(":" if ":" in name else ".")
     if not separator:
         choices = ", ".join([*known, "package.module.function", "file.py:function"])
-        raise ValueError(f"unknown {asked}: choose one of {choices}")
+        raise ValueError(f"unknown {label}: choose one of {choices}")
     if name.endswith(".py"):
-        raise ValueError(f"{asked} is a file: name the function in it too, as {name}:function")
+        raise ValueError(f"{label} is a file: name the function in it too, as {name}:function")
     path = Path(place).resolve() if separator == ":" else None
     if path is not None and not (path.is_file() and path.suffix == ".py"):
-        raise ValueError(f"{asked}: there is no file {place!r} that ends in .py")
+        raise ValueError(f"{label}: there is no file {place!r} that ends in .py")
     try:
         module = importlib.import_module(place) if path is None else _execute(path)
     except (Exception, SystemExit) as error:  # the user's module may do anything
-        raise ValueError(f"{asked}: {place} {_raised(error)}") from error
+        raise ValueError(f"{label}: {place} {_raised(error)}") from error
     if not callable(vars(module).get(attribute)):
-        raise ValueError(f"{asked}: {attribute!r} is not a function there")
+        raise ValueError(f"{label}: {attribute!r} is not a function there")
     return vars(module)[attribute], path
 
 

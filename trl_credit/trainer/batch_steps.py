@@ -95,7 +95,7 @@ class BatchSteps:
             is_training=generation.moves_belief,
             generator=torch.Generator().manual_seed(seed_from(self._args.seed, *generation.place)),
         )
-        batch.statistics_t = statistics.over_processes(self._algorithm, self._args, self._processes, own)
+        batch.data[keys.STATISTICS] = statistics.over_processes(self._algorithm, self._args, self._processes, own)
 
     def _groups(self, generation: GenerationBatch) -> torch.Tensor:
         """A number for the prompt of each row of this process, shape (B,)."""
@@ -127,9 +127,9 @@ class BatchSteps:
             return
         gathered = dict(zip(columns, self._processes.gather_columns(*columns.values()), strict=True))
         if recounts:
-            batch.loss_tokens = gathered["kept"].sum()
+            batch.data[keys.NUM_ITEMS] = gathered["kept"].sum()
         if self._args.prompt_average:
-            batch.row_weight = batch.own_rows(prompt_weights(gathered["kept"], gathered["prompts"]))
+            batch.data[keys.ROW_WEIGHT] = batch.own_rows(prompt_weights(gathered["kept"], gathered["prompts"]))
         if generation.plan is None:
             self._engine.log.advantages(gathered["shown"].tolist())
             of_group = {"num_generations": self._engine.group_size, "credited": gathered.get("credited")}

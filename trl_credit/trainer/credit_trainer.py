@@ -250,7 +250,7 @@ class CreditTrainer(ResumableTrainer):
             self._rollout_log.sampled(generation, generation.examples)
             note_sample(self, generation.batch.rewards)
             if generation.plan is not None and not generation.plan.drawn and self._nonfinite.skips_batches:
-                generation.batch.no_update = [True] * len(inputs)
+                generation.batch.data[keys.NO_UPDATE] = [True] * len(inputs)
         return generation.batch.data
 
     def make_batch(self, inputs: list[dict[str, Any]]) -> GenerationBatch:

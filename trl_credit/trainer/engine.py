@@ -135,7 +135,7 @@ class TrlEngine(TrlScoring):
                 if (step_reward_t := shown_rewards(scores, width=batch.width)) is not None:
                     output[keys.STEP_REWARDS] = step_reward_t.to(self.processes.device)
                 if self.args.returns != "outcome":
-                    batch.return_t = return_advantages(self, batch, scores)
+                    batch.data[keys.RETURNS] = return_advantages(self, batch, scores)
             if self.args.behavior_logps == "sampler":
                 self._take_sampled_logps(batch)
             if planned is None:

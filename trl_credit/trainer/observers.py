@@ -64,7 +64,7 @@ class PromptRatesFile(TrainerCallback):
     checkpoint, and when training ends.
 
     Args:
-        order ([`~trl_credit.rollouts.prompt_order.PromptOrder`]):
+        order ([`~trl_credit.rollouts.prompts.PromptOrder`]):
             Has the pass rates.
     """
 

@@ -11,14 +11,14 @@ from torch.nn.utils.rnn import pad_sequence
 from ...config import CreditConfig
 from ...credit.advantages import group_advantage
 from ...credit.gradient import travelled
-from ...credit.tokens import Credit, Tokens, turn_numbers, wide
+from ...credit.tokens import Credit, Tokens, turn_numbers
 from ...loss.assignment import log_weight_of
 from ...loss.belief import correct_columns
 from ...loss.contract import Contract, algorithm
 from ...loss.loss_pass import policy_credit
 from ...loss.order import in_batch, in_loss, outcome_advantages
 from ...loss.statistics import with_statistics
-from ...observe.captured import lost_to_clip, reached_tokens
+from ...observe.captured import columns_of
 from ...observe.log_entries import settings_of
 from ...observe.schema import Shard
 
@@ -163,26 +163,17 @@ def _columns(
 ) -> tuple[dict[str, torch.Tensor | None], float | None]:
     """The columns of a rollout log, each (B, T), and the effective horizon in tokens."""
     of_response = config.importance == "sequence" and credit.log_weight is None
-    log_weight_t, kept_t = log_weight_of(config, credit, tokens), reached_tokens(config, credit, tokens)
-    # A of a custom loss is minus that loss
-    advantage_t = wide(tokens.advantages if carries_loss else credit.advantage.detach()).expand_as(log_weight_t)
-    horizon = None
+    columns, horizon = columns_of(config, credit, tokens, carries_loss=carries_loss), None
     if not of_response and config.importance != "turn":
-        size_t = torch.where(kept_t, advantage_t.abs(), 0.0)
+        size_t = torch.where(columns["policy_mask"], columns["advantages"].abs(), 0.0)
+        log_weight_t = log_weight_of(config, credit, tokens)
         moved, total = travelled(log_weight_t, logp_t=tokens.logp_t, coefficient_t=size_t)
         horizon = (moved / total).item() if total > 0 else 0.0
-    clipped_t = lost_to_clip(config, credit, tokens, kept_t)
-    columns = {
-        "loss_mask": tokens.mask_t.int(),
-        "policy_mask": kept_t.int(),
-        "advantages": advantage_t,
-        "log_weight": log_weight_t.detach(),
-        "is_clipped": None if carries_loss or clipped_t is None else clipped_t.int(),
-        "selected": None if credit.selected is None else credit.selected.int(),
+    columns |= {
         "segment_ids": tokens.segment_ids if config.rollouts != "none" else None,
         "credit": policy_credit(config, tokens, credit),
     }
-    return columns, horizon
+    return {name: x.int() if x is not None and x.dtype == torch.bool else x for name, x in columns.items()}, horizon
 
 
 def as_trained(shard: Shard) -> Explained | None:
