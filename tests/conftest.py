@@ -246,8 +246,7 @@ def command_said(capsys):
             code = commands.main([*map(str, argv)])
         except SystemExit as stop:
             code = stop.code
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        return code, *capsys.readouterr()
 
     return run
 

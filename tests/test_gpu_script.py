@@ -66,15 +66,8 @@ def gpu(monkeypatch):
 def test_a_failed_check_a_part_that_hangs_and_wrong_flags(gpu, tmp_path, capsys):
     script = load_script(SCRIPT.parent / "gpu" / "__main__.py")
     # no reward rises by 2; and nothing is imported within a tenth of a second
-    flags = [
-        "--least_rise=2",
-        "--learning_steps=1",
-        "--correctness_seconds=.1",
-        "--learning_seconds=400",
-        "--output",
-        str(tmp_path / "found.md"),
-    ]
-    assert script.main(["--dry_run", "learning", "correctness", *flags]) == 1
+    flags = "--least_rise=2 --learning_steps=1 --correctness_seconds=.1 --learning_seconds=400 --output".split()
+    assert script.main(["--dry_run", "learning", "correctness", *flags, str(tmp_path / "found.md")]) == 1
     written = (tmp_path / "found.md").read_text(encoding="utf-8")
     assert "| grpo: rise of the reward | +0.000 | at least +2.000 | FAILED |" in written
     assert "**learning: FAILED** (0 of 2 checks, 2 measured" in written

@@ -239,11 +239,11 @@ class _Case:
 
 
 def _padded(name: str, x: torch.Tensor) -> torch.Tensor:
-    """With five more columns."""
+    """Adds five columns of padding to a tensor of the tokens."""
     fill = -1 if name in ("segment_ids", "turn_ids") else 0
     return pad(x, (*(0, 0) * (x.dim() - 2), 0, 5), value=fill) if x.dim() > 1 else x
 
 
 def _filled(x: torch.Tensor, inside: torch.Tensor, fill: float) -> torch.Tensor:
-    """With other values outside of the mask (B, T), for shapes (B, T) and (B, T, H)."""
+    """Replaces the values outside of the mask (B, T) in a tensor of shape (B, T) or (B, T, H)."""
     return torch.where(inside if x.dim() == 2 else inside.unsqueeze(-1), x, fill)

@@ -1,4 +1,4 @@
-"""From the stored results to differences from GRPO, at the tuned and at the untuned learning rate."""
+"""Computes differences from GRPO of the stored results, at the tuned and at the untuned learning rate."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -29,7 +29,7 @@ class Machine:
         return torch.device("cpu" if self.dry else "cuda:0")
 
     def settings(self, *, bf16: bool = True) -> dict[str, Any]:
-        """Of a configuration, besides those of the algorithm. `bf16` is autocast: weights are float32."""
+        """The settings of a configuration besides those of the algorithm. `bf16` is autocast: weights are float32."""
         return {**QUIET, "use_cpu": self.dry, "bf16": bf16}
 
     def seconds(self) -> float:
@@ -123,7 +123,7 @@ def make_ready(trainer: Any) -> None:
 
 
 def demo_tokenizer() -> PreTrainedTokenizerBase:
-    """Of the embedded model, for models that have none."""
+    """The tokenizer of the embedded model, for models that have none."""
     return AutoTokenizer.from_pretrained(demo_model_path())
 
 

@@ -17,7 +17,7 @@ ALGORITHMS = ("grpo", "s_trace", "p_trace", "grpo_lambda", "spo_chain")
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Of all flags; `--task` and `--results` are for the processes of the parts."""
+    """A parser of all flags; `--task` and `--results` are for the processes of the parts."""
     parser = argparse.ArgumentParser(
         prog="benchmarks/gpu.sh",
         description="Everything that only a GPU can show: correctness, a colocated vLLM, kernels of attention, speed "

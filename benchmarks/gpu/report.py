@@ -78,7 +78,7 @@ def _table(rows: list[dict[str, str]]) -> str:
 
 
 def _versions() -> list[str]:
-    """By module: builds for other devices have other names."""
+    """The versions of `MODULES`, found by module: builds for other devices have other names."""
     packages = importlib.metadata.packages_distributions()
     version = importlib.metadata.version
     return [f"{name} {version(packages[name][0])}" if name in packages else f"no {name}" for name in MODULES]

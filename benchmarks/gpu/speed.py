@@ -32,7 +32,7 @@ GIB = 1024**3
 
 
 def held_bytes(trainer: Any) -> int:
-    """Of weights and optimizer state, which stay between steps."""
+    """Bytes of weights and optimizer state, which stay between steps."""
     tensors = list(trainer.model.parameters())
     tensors += [x for state in trainer.optimizer.state.values() for x in state.values() if isinstance(x, torch.Tensor)]
     return sum(x.numel() * x.element_size() for x in tensors if x.device.type == "cuda")

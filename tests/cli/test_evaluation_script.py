@@ -19,12 +19,8 @@ def test_the_script_with_defaults(call, tmp_path, capsys):
     call("--max_problems", 8)
     shown = capsys.readouterr().out
     assert "| embedded model | " in shown and "demo pass@16 (demo)" in shown
-    assert {p.name for p in (tmp_path / "evaluation").iterdir()} == {
-        "evaluation.json",
-        "evaluation.md",
-        "evaluation.png",
-        "samples",
-    }
+    files = {p.name for p in (tmp_path / "evaluation").iterdir()}
+    assert files == {"evaluation.json", "evaluation.md", "evaluation.png", "samples"}
     assert str(tmp_path) not in (tmp_path / "evaluation" / "evaluation.json").read_text()
     call("--rescore", "--metrics", "pass@1")
     assert "pass@16" not in capsys.readouterr().out

@@ -1,11 +1,11 @@
 """`examples/train.py` as a user runs it: the default run, files and columns, resuming, and input that is wrong."""
 
-import json
 import re
 import subprocess
 import sys
 
 import pytest
+from data_helpers import write
 from scripts import load_script
 
 
@@ -34,13 +34,8 @@ def run(tmp_path, monkeypatch):
     return lambda *argv: script.main([*QUICK, "--output_dir", "out", *map(str, argv)])
 
 
-def write_rows(path, rows):
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return path
-
-
 def test_a_model_that_cannot_read_the_data_is_a_warning(run, tmp_path, caplog):
-    data = write_rows(tmp_path / "words.jsonl", [{"problem": "Natalia sold clips", "answer": "72"}] * 8)
+    data = write(tmp_path / "words.jsonl", [{"problem": "Natalia sold clips", "answer": "72"}] * 8)
     run("--dataset_name", data, "--max_steps", 1)
     assert "the model's tokenizer does not know" in caplog.text
 

@@ -146,6 +146,7 @@ def test_needs_and_states_are_checked_before_the_run():
 SAVED = {"save_strategy": "steps", "save_steps": 1, "max_steps": 2, "lr_scheduler_type": "constant", "grows": True}
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_state(make_trainer, trained, tmp_path):
     whole = trained(credit=WORDS, output_dir=str(tmp_path / "whole"), **SAVED)
     half = trained(credit=WORDS, output_dir=str(tmp_path / "half"), **SAVED | {"max_steps": 1})

@@ -55,11 +55,7 @@ def test_published_settings():
             "replay_cap": 32,
             "beta": 1e-4,
         },
-        "vine_ppo": {
-            "rollouts": "chain",
-            "loss_type": "grpo",
-            "segmentation": "steps",
-        },
+        "vine_ppo": {"rollouts": "chain", "loss_type": "grpo", "segmentation": "steps"},
     }
     differ = set(expected) ^ set(ALGORITHMS)
     assert not differ, f"`expected` and ALGORITHMS differ in {differ}: give here what the paper of each sets"

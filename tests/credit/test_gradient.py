@@ -52,6 +52,7 @@ PINNED = [  # which drawn options rarely leave room for
     ("base", {"loss_type": "vespo", **KL}),  # with a ratio to the engine
     ("base", {"importance": "turn_token", "loss_type": "dr_grpo"}),
     ("base", {"loss_type": "sapo"}),
+    ("base", {"loss_type": "cispo"}),
     ("s_trace", {"trace_unit": "turn", "clip_form": "ratio"}),
     ("base", {"rollouts": "chain", "policy_loss": "policy_iteration", "beta": 0.3}),
 ]
@@ -77,7 +78,7 @@ def accepted(algo, seed, loss_type):
 def batch_of(config, seed):
     """Rows with tool results and padding inside the tensor, and NaN at both; with segments where they are sampled."""
     t = toy(seed, length=12)
-    t["mask"][2, 5:7] = 0
+    t["mask"][2, 4:7] = 0  # turns of different lengths
     g = torch.Generator().manual_seed(seed)
     outside, of_tokens = t["mask"] == 0, torch.randn(4, 12, generator=g, dtype=torch.float64)
     t |= {name: t[name].masked_fill(outside, torch.nan) for name in ("old", "ref")}

@@ -199,6 +199,8 @@ FIRST = "This is where it all begins. "
     ("text", "offsets"),
     [
         (LONG, [0, 47, 145]),  # nearest to the middle
+        ("a" * 43 + ", " + "b" * 25 + ", " + "c" * 60 + ".", [0, 72, 133]),
+        (FIRST + "Yes", [0, 32]),  # a short rest belongs to the step before it
         (FIRST + LONG, [0, 29, 76, 174]),
         ("a" * 38 + ", " + "b" * 70 + ".", [0, 40, 111]),  # 40 characters are enough for a half
         ("a" * 37 + ", " + "b" * 71 + ".", [0, 111]),

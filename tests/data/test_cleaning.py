@@ -4,9 +4,9 @@ import itertools
 import logging
 
 import pytest
-from data_helpers import DAPO_TEXT, whole_is_slow
+from data_helpers import whole_is_slow
 
-from trl_credit.data import PROMPT_STYLES, load_prompts, to_prompt
+from trl_credit.data import load_prompts
 from trl_credit.data.cleaning import (
     clean,
     find_overlap,
@@ -15,7 +15,6 @@ from trl_credit.data.cleaning import (
     repair_latex,
     without_spaces,
 )
-from trl_credit.data.sets import read_dapo
 
 
 @pytest.mark.parametrize(
@@ -71,12 +70,6 @@ def test_clean_drops_and_counts_and_keeps_the_order():
     assert str(report).startswith("x: 3 of 11 rows; dropped 1 Chinese (1), 1 with damaged LaTeX (6), 2 without a gold")
     whole, report = clean(rows, name="x", drop=False)
     assert len(whole) == 11 and report.repaired == 1
-
-
-def test_wrapper_of_dapo():
-    for text in (DAPO_TEXT, "What is $1+1$?"):
-        assert read_dapo({"prompt": text, "answer": "2"}) == {"problem": "What is $1+1$?", "answer": "2"}
-    assert to_prompt("What is $1+1$?", PROMPT_STYLES["dapo"], conversational=False) == DAPO_TEXT
 
 
 # rows, distinct problems, eaten fractions, rows with conflicting golds, then of the English rows: Chinese rows dropped,

@@ -17,7 +17,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 DECIMALS = st.from_regex(r"-?[1-9][0-9]{0,40}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     rows=st.lists(st.tuples(TEXTS, st.one_of(TEXTS, st.integers(), DECIMALS.map(lambda text: (text,)))), min_size=1),
     form=st.sampled_from([".jsonl", ".json", "indented.json"]),

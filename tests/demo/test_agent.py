@@ -10,11 +10,7 @@ from transformers import AutoTokenizer
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
 
 from trl_credit.cli.training import build
-from trl_credit.demo import (
-    Calculator,
-    StepCalculator,
-    agent_reward,
-)
+from trl_credit.demo import Calculator, StepCalculator, agent_reward
 from trl_credit.demo.agent import LETTERS, MEANINGS, MISTAUGHT, Call, right_call
 from trl_credit.rewards.functions import REWARDS, default_reward
 

@@ -32,12 +32,12 @@ def make_agent(tmp_path, monkeypatch):
     ):
         config_class, trainer_class = algo
         small = {"per_device_train_batch_size": 2, "num_generations": 2, "max_steps": 1}
-        given = small | settings
+        chosen = small | settings
         if issubclass(config_class, CreditConfig):  # or TRL's own
-            given = demo_settings(config_class, task=TASK, **{"log_credit": 0, **given})
-        folder = given.pop("output_dir", str(tmp_path / "run"))
+            chosen = demo_settings(config_class, task=TASK, **{"log_credit": 0, **chosen})
+        folder = chosen.pop("output_dir", str(tmp_path / "run"))
         shared = {"report_to": "none", "save_strategy": "no", "bf16": False, "disable_tqdm": True}
-        args = config_class(folder, **{**shared, **given})
+        args = config_class(folder, **{**shared, **chosen})
         trainer = trainer_class(
             TASK.model_path,
             rewards,
@@ -46,12 +46,12 @@ def make_agent(tmp_path, monkeypatch):
             environment_factory=environment,
             **(trainer_kwargs or {}),
         )
-        said = iter(turns)
+        texts_of_turns = iter(turns)
         trainer.asked = []  # the ids that the engine was to go on from
 
         def engine(self, prompt_ids, *args, **kwargs):
             trainer.asked.append([list(ids) for ids in prompt_ids])
-            texts = next(said)
+            texts = next(texts_of_turns)
             assert len(texts) == len(prompt_ids)
             return [trainer.processing_class(text)["input_ids"] for text in texts], None
 
@@ -69,11 +69,11 @@ def make_agent(tmp_path, monkeypatch):
 def sampled(trainer) -> list[tuple[str, str]]:
     """Of each row: all text after the prompt, and the text that has gradient."""
     batch = trainer._generate_and_score_completions(trainer.rows)
-    tokenizer, found = trainer.processing_class, []
+    tokenizer, texts = trainer.processing_class, []
     tool = batch.get("tool_mask", batch["completion_mask"])
     for ids, real, own in zip(batch["completion_ids"], batch["completion_mask"].bool(), tool.bool(), strict=True):
-        found.append((tokenizer.decode(ids[real]), tokenizer.decode(ids[real & own])))
-    return found
+        texts.append((tokenizer.decode(ids[real]), tokenizer.decode(ids[real & own])))
+    return texts
 
 
 class Bare:
@@ -123,12 +123,12 @@ def batch_of(trainer):
     return trainer.make_batch(trainer.rows)
 
 
-def by_turn(made) -> list[list[float]]:
+def by_turn(sampled) -> list[list[float]]:
     """Of each row, the step rewards as (turn, reward)."""
-    shown, turns = made.batch.data[keys.STEP_REWARDS], made.batch.turn_ids
-    found = []
+    shown, turns = sampled.batch.data[keys.STEP_REWARDS], sampled.batch.turn_ids
+    pairs = []
     for row, turn in zip(shown, turns, strict=True):
         places = (~row.isnan()).nonzero().flatten().tolist()
         assert all(t + 1 == len(turn) or turn[t + 1] != turn[t] for t in places)  # at the end of its turn
-        found.append([(turn[t].item(), row[t].item()) for t in places])
-    return found
+        pairs.append([(turn[t].item(), row[t].item()) for t in places])
+    return pairs

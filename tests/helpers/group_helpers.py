@@ -25,10 +25,10 @@ def observed(trainer):
 
     def spy(inputs):
         weights = copy.deepcopy(trainer.model.state_dict())
-        made = make(inputs)
-        data = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in made.batch.data.items()}
-        seen.append((made, data, weights))
-        return made
+        sampled = make(inputs)
+        data = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in sampled.batch.data.items()}
+        seen.append((sampled, data, weights))
+        return sampled
 
     trainer.make_batch = spy
     trainer.train()

@@ -21,7 +21,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 KINDS = {"models": "", "datasets": "datasets/", "spaces": "spaces/"}  # in the API → before the id in addresses
-SDKS = ("gradio", "docker", "static")
 LARGE_FILES = (".safetensors", ".bin", ".png", ".parquet")
 
 
@@ -74,14 +73,14 @@ class HubServer:
         self._http.shutdown()
         self._http.server_close()
 
-    def break_at(self, index: int, how: int | str) -> None:
+    def break_at(self, index: int, failure: int | str) -> None:
         """Breaks all requests from the `index`-th from now on.
 
-        `how` is a status, "drop" (the connection closes while the body is read), "lost" (the request is carried out,
-        its answer is not sent) or "hang" (no answer until the client gives up).
+        `failure` is a status, "drop" (the connection closes while the body is read), "lost" (the request is carried
+        out, its answer is not sent) or "hang" (no answer until the client gives up).
         """
         self.requests.clear()
-        self._broken = (index, how)
+        self._broken = (index, failure)
 
     def mend(self) -> None:
         """From now on every request works."""
@@ -89,11 +88,11 @@ class HubServer:
         self._broken = None
 
     def count(self, request: str) -> int | str | None:
-        """Takes note of a request, and says how it is to fail."""
+        """Takes note of a request. Returns the failure that it is to have."""
         with self.lock:
             self.requests.append(request)
-            first, how = self._broken or (math.inf, None)
-            return how if len(self.requests) > first else None
+            first, failure = self._broken or (math.inf, None)
+            return failure if len(self.requests) > first else None
 
     def wait_for_end(self) -> None:
         self._closing.wait()
@@ -110,22 +109,22 @@ class Handler(BaseHTTPRequestHandler):
         self.hub: HubServer = self.server.hub
         url = urlsplit(self.path)
         self.parts, self.query = [unquote(p) for p in url.path.strip("/").split("/")], parse_qs(url.query)
-        how = self.hub.count(f"{self.command} {url.path}")
-        self.close_connection = how in ("drop", "hang", "lost")
+        failure = self.hub.count(f"{self.command} {url.path}")
+        self.close_connection = failure in ("drop", "hang", "lost")
         length = int(self.headers.get("Content-Length") or 0)
-        self.body = self.rfile.read(length // 2 if how == "drop" else length)
-        if how == "hang":
+        self.body = self.rfile.read(length // 2 if failure == "drop" else length)
+        if failure == "hang":
             self.hub.wait_for_end()
-        if how in ("drop", "hang"):
+        if failure in ("drop", "hang"):
             return
         try:
-            if isinstance(how, int):
-                raise ApiError(how, f"told to answer {how}")
+            if isinstance(failure, int):
+                raise ApiError(failure, f"told to answer {failure}")
             with self.hub.lock:
                 status, content, headers = self.answer()
         except ApiError as error:
             status, content, headers = error.status, json.dumps(error.body).encode(), error.headers
-        if how == "lost":
+        if failure == "lost":
             return
         self.send_response(status)
         for name, value in (headers | {"Content-Length": str(len(content))}).items():
@@ -188,8 +187,6 @@ class Handler(BaseHTTPRequestHandler):
         if not name.startswith(f"{self.hub.user}/"):
             raise ApiError(403, f"You have no rights under {name.split('/')[0]}")
         kind = wanted.get("type", "model")
-        if kind == "space" and wanted.get("sdk") not in SDKS:
-            raise ApiError(400, "sdk: one of " + ", ".join(SDKS))
         name = KINDS[f"{kind}s"] + name
         url = f"{self.hub.url}/{name}"
         if name in self.hub.repos:

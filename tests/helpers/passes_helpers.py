@@ -76,13 +76,13 @@ def scripted(trainer_class, model=None):
                 self.engine._continue_once = continue_once
 
         def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-            asked, found = {}, []
+            seen, sampled = {}, []
             for ids in map(tuple, prompt_ids):
-                asked[ids] = asked.get(ids, -1) + 1
+                seen[ids] = seen.get(ids, -1) + 1
                 # most responses are short, and some reach the limit
-                is_long = (sum(ids) + asked[ids]) % 3 == 0
-                found.append(draw(list(ids), asked[ids], self.max_completion_length if is_long else 2 + sum(ids) % 5))
-            return found, None
+                is_long = (sum(ids) + seen[ids]) % 3 == 0
+                sampled.append(draw(list(ids), seen[ids], self.max_completion_length if is_long else 2 + sum(ids) % 5))
+            return sampled, None
 
     return Scripted
 

@@ -49,5 +49,5 @@ def run(*command: object, **environment: str) -> str:
 
 def results(output: str) -> list[dict]:
     """What the processes of a worker printed, by rank."""
-    found = [json.loads(line.partition("RESULT ")[2]) for line in output.splitlines() if "RESULT " in line]
-    return sorted(found, key=lambda result: result["rank"])
+    rows = [json.loads(line.partition("RESULT ")[2]) for line in output.splitlines() if "RESULT " in line]
+    return sorted(rows, key=lambda result: result["rank"])

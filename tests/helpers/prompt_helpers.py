@@ -20,7 +20,3 @@ def by_difficulty(rows=20, prompt_of=prompt, **knobs):
 
 def in_turn(rows=20, prompt_of=prompt, **knobs):
     return PromptOrder(make_config(groups="refill", **knobs), rows=rows, prompt_of=prompt_of)
-
-
-def never_read(row):
-    raise AssertionError(f"the prompt of row {row} was read")

@@ -13,14 +13,14 @@ def error_of(main: Callable, argv: list[Any], capsys: pytest.CaptureFixture, *, 
     """The line with which a script or a command stops, with this exit code, or a line for each of several errors."""
     capsys.readouterr()
     try:
-        ended = main(list(map(str, argv)))
+        exit_code = main(list(map(str, argv)))
     except SystemExit as stop:
-        ended = stop.code
-    said = capsys.readouterr()
-    assert ended == code, said.err
-    lines = said.err.strip().splitlines()
-    assert "Traceback" not in said.err and "usage:" not in said.err + said.out
+        exit_code = stop.code
+    printed = capsys.readouterr()
+    assert exit_code == code, printed.err
+    lines = printed.err.strip().splitlines()
+    assert "Traceback" not in printed.err and "usage:" not in printed.err + printed.out
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    assert lines and len(errors) == len(lines) or code == 1, said.err  # during a run a progress bar stands before it
+    assert lines and len(errors) == len(lines) or code == 1, printed.err  # during a run a progress bar stands before it
     assert lines[-1].startswith("error: ")
     return "\n".join(errors)

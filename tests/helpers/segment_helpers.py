@@ -121,14 +121,14 @@ class RecordingEngine:
         if self.enable_sleep_mode and self._llm_weights_sleeping:
             self.sync_weights()
         if self.mode == "server":
-            asked = [(p, num_generations, self.max_completion_length) for p in prompts[::num_generations]]
+            requests = [(p, num_generations, self.max_completion_length) for p in prompts[::num_generations]]
         else:
-            asked = self.llm.generate(prompts, sampling_params=Sampling())
-        self.log.append(("generate", [(len(p), n, limit) for p, n, limit in asked]))
+            requests = self.llm.generate(prompts, sampling_params=Sampling())
+        self.log.append(("generate", [(len(p), n, limit) for p, n, limit in requests]))
         if self.enable_sleep_mode:
             self.sleep(2)
             self._llm_weights_sleeping = True
-        ids = [self.answer[:limit] for _, n, limit in asked for _ in range(n)]
+        ids = [self.answer[:limit] for _, n, limit in requests for _ in range(n)]
         logps = [[[None if i == self.unknown_at else -0.5] for i in range(len(x))] for x in ids]
         return prompts, ids, logps, None
 

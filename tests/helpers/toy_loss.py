@@ -40,6 +40,6 @@ def check_close(left, right, *, rtol=1e-12, atol=1e-14):
         torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
 
 
-def check_loss(found, expected, logps, *, rtol=1e-10, atol=1e-12):
+def check_loss(actual, expected, logps, *, rtol=1e-10, atol=1e-12):
     """A result of [`run`] has the value of `expected` and its gradient."""
-    check_close(found, (expected, torch.autograd.grad(expected, logps)[0]), rtol=rtol, atol=atol)
+    check_close(actual, (expected, torch.autograd.grad(expected, logps)[0]), rtol=rtol, atol=atol)

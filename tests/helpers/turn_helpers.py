@@ -23,7 +23,7 @@ TURN_FORMS = {
 def turn_jacobian(config, turns, mask, selected=None):
     """∂W_t/∂ℓ_k of one row, shape (T, T), token by token. `turns`, `mask` and `selected` are lists."""
     length, g = len(turns), config.trace_decay
-    found = torch.zeros(length, length, dtype=torch.float64)
+    jacobian = torch.zeros(length, length, dtype=torch.float64)
     counts = {turn: sum(m for m, other in zip(mask, turns, strict=True) if other == turn) for turn in turns}
     z = [1.0] * length if selected is None or config.selector == "none" else selected
     for t in range(length):
@@ -32,18 +32,18 @@ def turn_jacobian(config, turns, mask, selected=None):
                 continue
             share = 1 / counts[turns[k]]
             if config.importance == "turn":
-                found[t, k] = share * (turns[t] == turns[k])
+                jacobian[t, k] = share * (turns[t] == turns[k])
             elif t == k:
                 is_selected = config.importance == "eligible" and not config.leave_own_out
-                found[t, k] = z[k] if is_selected else 1.0
+                jacobian[t, k] = z[k] if is_selected else 1.0
             elif config.importance in ("eligible", "lambda_trace") and turns[k] < turns[t]:
                 reach = g ** (turns[t] - turns[k])
                 if config.importance == "eligible":
                     reach *= z[k]
                 elif config.trace_style == "both":
                     reach = max(reach, g ** turns[k])
-                found[t, k] = share * reach
-    return found
+                jacobian[t, k] = share * reach
+    return jacobian
 
 
 def mean_of_turns(x_t, turns_t, *, kept_t, counted_t=None):

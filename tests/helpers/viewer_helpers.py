@@ -220,8 +220,8 @@ class Page(HTMLParser):
 
     @property
     def policy(self) -> str:
-        (found,) = [of["content"] for tag, of in self.tags if of.get("http-equiv") == "Content-Security-Policy"]
-        return found
+        (rule,) = [of["content"] for tag, of in self.tags if of.get("http-equiv") == "Content-Security-Policy"]
+        return rule
 
     @property
     def data(self) -> dict:

@@ -35,11 +35,11 @@ class Counted:
                 item.user_properties.append(("hostile", (kind, outcome)))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        said = dict(report.user_properties)
+        properties = dict(report.user_properties)
         if report.failed or report.skipped:
             self.not_passed.append(report.nodeid)
-        elif report.when == "call" and "hostile" in said:
-            self.passed[tuple(said["hostile"])] += int(said.get("tried", 1))
+        elif report.when == "call" and "hostile" in properties:
+            self.passed[tuple(properties["hostile"])] += int(properties.get("tried", 1))
 
     def table(self) -> str:
         rows = ["| what was tried | tries | refused, with the fix | survived |", "|---|---|---|---|"]

@@ -1,8 +1,5 @@
 """Messages and answers that look right to a careless reader."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from trl_credit.data import load_prompts
@@ -31,13 +28,3 @@ def test_only_the_last_words_of_the_model_are_its_answer(role):
         answer, other = {"role": "assistant", "content": text}, {"role": role, "content": text}
         for messages, expected in (([ASKED, answer], 1.0), ([ASKED, other], 0.0), ([ASKED, answer, other], 0.0)):
             assert reward(completions=[messages], **columns) == [expected]
-
-
-@pytest.mark.hostile("messages and answers", "survived")
-def test_answers_that_look_like_the_gold(record_property):
-    lines = (Path(__file__).parents[1] / "reading_cases.jsonl").read_text(encoding="utf-8").splitlines()
-    wrong = [case for case in map(json.loads, lines) if not case["expected"]]
-    record_property("tried", len(wrong))
-    texts, problems = [f"\\boxed{{{case['answer']}}}" for case in wrong], [case.get("problem", "") for case in wrong]
-    rewards = accuracy_reward(texts, [case["gold"] for case in wrong], prompts=problems)
-    assert [case for case, reward in zip(wrong, rewards, strict=True) if reward] == []

@@ -31,8 +31,8 @@ def make(make_trainer, tiny_model):
         tokenizer.chat_template = template
         rows = [{"prompt": prompt, "answer": "3"} for prompt in prompts]
         data = Dataset.from_list(rows) if kind is Dataset else kind(rows)
-        given = {"processing_class": tokenizer, "train_dataset": data, **settings.pop("trainer_kwargs", {})}
-        return make_trainer(algo, trainer_kwargs=given, reward_funcs=reward_funcs, **settings)
+        arguments = {"processing_class": tokenizer, "train_dataset": data, **settings.pop("trainer_kwargs", {})}
+        return make_trainer(algo, trainer_kwargs=arguments, reward_funcs=reward_funcs, **settings)
 
     return build
 

@@ -153,8 +153,8 @@ def test_a_recipe_gives_the_run_again(algo, tmp_path, monkeypatch):
     wanted = parsed(argv)
     assert wanted["beta"] == 0.02 and wanted["adam_beta1"] == 0.7 and wanted["max_completion_length"] == 40
     recipe = recipe_of(args, choices, Public(), more={"algo": algo, "env": config["env"]})
-    given = {word.partition("=")[0].removeprefix("--") for word in argv} | config.keys()
-    assert set(recipe) <= given | {"model_name_or_path"}  # what nobody chose is not there
+    chosen = {word.partition("=")[0].removeprefix("--") for word in argv} | config.keys()
+    assert set(recipe) <= chosen | {"model_name_or_path"}  # what nobody chose is not there
     (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
     again = parsed(["--config", "recipe.yaml"])
     assert os.environ["NCCL_DEBUG"] == "WARN"

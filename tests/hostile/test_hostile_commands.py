@@ -169,8 +169,8 @@ def test_all_errors_come_at_once(tmp_path, command_said):
     assert [line.partition(" ")[0] for line in str(caught.value).splitlines()] == [
         *("unknown", "unknown", "unknown", "learning_rate", "gamma", "loss_type='sapo'", "evaluate_every", "lora_r=4")
     ]
-    code, _, said = command_said("train", "--algo", "strace", *argv)  # names alone, before torch is imported
-    names = [line.split()[3] for line in said.splitlines() if line.startswith("error: unknown ")]
+    code, _, errors = command_said("train", "--algo", "strace", *argv)  # names alone, before torch is imported
+    names = [line.split()[3] for line in errors.splitlines() if line.startswith("error: unknown ")]
     assert (code, names) == (2, ["'max_prompt_length'", "'strace':", "'--no_such_flag':", "'--trace_lamda':"])
 
 

@@ -14,7 +14,7 @@ from warm_start import make_tokenizer
 
 from trl_credit.hub import write_model_card
 from trl_credit.runs.checkpoints import last_checkpoint
-from trl_credit.runs.identity import differences, identity, in_words
+from trl_credit.runs.identity import differences, functions_of, identity, in_words
 
 
 ROWS = [{"prompt": f"{i % 10}+{i // 10 % 10}=", "answer": str(i)} for i in range(64)]
@@ -103,17 +103,14 @@ def test_another_cut_where_it_changes_the_loss(make_trainer, algo, settings, cha
     assert changes(make_trainer, settings, {**settings, **CUT}, algo) == change
 
 
-@survived
-def test_a_stream_that_is_looked_at_loses_no_row(make_trainer):
-    seen = set()
-
-    def reward(prompts, completions, **kwargs):
-        seen.update(prompts)
-        return [float("a" in text) for text in completions]
-
-    data = {"train_dataset": stream(ROWS[:8])}
-    make_trainer("grpo", max_steps=4, reward_funcs=reward, shuffle_dataset=False, trainer_kwargs=data).train()
-    assert seen == {row["prompt"] for row in ROWS[:8]}
+@refused
+def test_another_tool(make_trainer):
+    trainer, records = make_trainer("grpo"), []
+    for tool in (copied, tokenizer):
+        trainer.arguments["tools"] = [tool]
+        records.append({"tools": functions_of(trainer)["tools"]})
+    text = in_words(differences(*records, defaults={}))
+    assert "tools.copied left out" in text and "tools.tokenizer added" in text
 
 
 HELPERS = {

@@ -72,8 +72,8 @@ def test_a_run_is_as_without_what_a_reward_does_to_it(make_trainer, tmp_path, mo
     plain.train()
     weights = [x.clone() for x in plain.model.parameters()]
     own = os.getpid()
-    given = [with_meddling(meddle, is_async=is_async), shares]
-    trainer = make_trainer(reward_funcs=given, reward_timeout=timeout, output_dir="meddled", **settings)
+    functions = [with_meddling(meddle, is_async=is_async), shares]
+    trainer = make_trainer(reward_funcs=functions, reward_timeout=timeout, output_dir="meddled", **settings)
     trainer.train()
     trainer.save_model()
     assert os.getpid() == own and os.getcwd() == str(tmp_path)
@@ -84,7 +84,7 @@ def test_a_run_is_as_without_what_a_reward_does_to_it(make_trainer, tmp_path, mo
 @pytest.mark.hostile(FUNCTIONS, "survived")
 def test_columns_of_conversations_and_images_are_copied_once():
     image = object()
-    given = {
+    columns = {
         "prompts": [[{"role": "user", "content": "1+1="}]],
         "completions": [[{"role": "assistant", "content": "2"}]],
         "image": [image],
@@ -94,8 +94,8 @@ def test_columns_of_conversations_and_images_are_copied_once():
     def mine(completions, prompts, image, tensor, **kwargs):
         completions[0][0]["content"] = prompts[0][0]["content"] = "changed"
         tensor[0].zero_()
-        return [float(image[0] is given["image"][0])]
+        return [float(image[0] is columns["image"][0])]
 
-    assert guard_rewards(mine)(**given) == [1.0]
-    assert given["completions"][0][0]["content"] == "2" and given["prompts"][0][0]["content"] == "1+1="
-    assert given["tensor"][0].sum() == 2
+    assert guard_rewards(mine)(**columns) == [1.0]
+    assert columns["completions"][0][0]["content"] == "2" and columns["prompts"][0][0]["content"] == "1+1="
+    assert columns["tensor"][0].sum() == 2

@@ -145,10 +145,10 @@ SIGNATURES = {
 
 
 @pytest.mark.hostile(FUNCTIONS, "refused")
-@pytest.mark.parametrize(("function", "given", "named"), SIGNATURES.values(), ids=SIGNATURES)
-def test_a_signature_that_cannot_be_called_is_refused_when_the_trainer_is_built(make_trainer, function, given, named):
-    with pytest.raises(ValueError, match=named) as caught:
-        make_trainer(reward_funcs=[function], trainer_kwargs=given)
+@pytest.mark.parametrize(("function", "arguments", "message"), SIGNATURES.values(), ids=SIGNATURES)
+def test_a_signature_that_cannot_be_called_is_refused_early(make_trainer, function, arguments, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        make_trainer(reward_funcs=[function], trainer_kwargs=arguments)
     assert "\n" not in str(caught.value)
 
 

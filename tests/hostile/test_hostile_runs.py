@@ -10,20 +10,17 @@ from trl_credit.hub import write_model_card
 from trl_credit.runs.checkpoints import last_checkpoint
 
 
+STREAM = datasets.IterableDataset.from_generator(lambda: iter([{"prompt": "1+1=", "answer": "2"}]))
+SHORT = [({"steps_per_generation": 4}, 3, 8), ({}, 1, 2), ({"trainer_kwargs": {"train_dataset": STREAM}}, 1, 2)]
+
+
 @refused
-@pytest.mark.parametrize(("settings", "n_prompts", "needed"), [({"steps_per_generation": 4}, 3, 8), ({}, 1, 2)])
+@pytest.mark.parametrize(("settings", "n_prompts", "needed"), SHORT)
 def test_nothing_to_train(make_trainer, tmp_path, settings, n_prompts, needed):
     with pytest.raises(ValueError, match=f"one generation batch takes {needed} prompts"):
         make_trainer("grpo", n_prompts=n_prompts, **settings).train()
-    assert list((tmp_path / "run").iterdir()) == []  # neither weights nor a record
-
-
-@refused
-def test_a_stream_too_short_for_a_step(make_trainer):
-    rows = [{"prompt": "1+1=", "answer": "2"}]
-    stream = datasets.IterableDataset.from_generator(lambda: iter(rows))
-    with pytest.raises(ValueError, match="one generation batch takes 2 prompts"):
-        make_trainer("grpo", trainer_kwargs={"train_dataset": stream}).train()
+    record = {"credit_run.json", ".credit_run.lock"} if settings.keys() == {"trainer_kwargs"} else set()  # of a stream
+    assert {path.name for path in (tmp_path / "run").iterdir()} == record
 
 
 OTHER = [

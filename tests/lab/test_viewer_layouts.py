@@ -1,12 +1,7 @@
 """The viewer's page in a real Chromium: algorithms, groups, segments and trees, addresses and print."""
 
 import numpy as np
-from viewer_helpers import (
-    SHARDS,
-    explained,
-    s_trace,
-    spo_chain,
-)
+from viewer_helpers import SHARDS, explained, s_trace, spo_chain
 
 
 pytest_plugins = ["viewer_browser"]

@@ -60,15 +60,16 @@ def test_the_result_travels_with_its_tokens(trained, settings):
 
 
 def test_it_is_taken_once_per_generation_batch_and_in_evaluation(make_trainer):
-    calls = []
+    calls, seeds = [], []
 
     def statistics(config, batch):
         calls.append(batch.logp_t.shape[0])
+        seeds.append(batch.generator.initial_seed())
         return torch.zeros_like(batch.logp_t)
 
     trainer = make_trainer(credit=declaring(statistics), steps_per_generation=2, num_iterations=2, max_steps=5)
     trainer.train()
-    assert calls == [16, 16]
+    assert calls == [16, 16] and len(set(seeds)) == 2
     trainer.evaluate(trainer.train_dataset.select(range(8)))
     assert len(calls) > 2 and set(calls[2:]) == {8}
 

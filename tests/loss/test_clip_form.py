@@ -2,9 +2,12 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from toy_loss import check_loss, run, toy
 from trace_helpers import trace_matrix
 
+from trl_credit.credit.clipping import clip_ratio_alone
 from trl_credit.credit.selection import select_high_entropy
 
 
@@ -104,3 +107,17 @@ def test_logged_clip_fractions(make_trainer, toy_loss):
     plain = make_trainer("base", loss_type="grpo", beta=0.0)
     run(plain, toy_loss, t)
     assert sizes == [plain._metrics["eval"][f"credit/abs_advantage/quarter_{q + 1}"][-1] for q in range(4)]
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10**6), low=st.floats(0, 2), high=st.floats(0, 3))
+def test_any_clip_range_and_any_ratio(seed, low, high):
+    w, a_t = torch.randn(2, 3, 9, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    w, clip_range = w.mul(2).requires_grad_(), (1 - low, 1 + high)
+    new_w, new_a = clip_ratio_alone(w, a_t, clip_range=clip_range)
+    ratio = new_w.exp()
+    ppo = torch.minimum(ratio * new_a, ratio.clamp(*clip_range) * new_a)
+    literal = torch.minimum(w.exp(), w.exp().clamp(*clip_range)) * a_t
+    gradients = (torch.autograd.grad(x.sum(), w, retain_graph=True) for x in (ppo, literal))
+    torch.testing.assert_close((ppo, *next(gradients)), (literal, *next(gradients)), rtol=1e-12, atol=1e-12)
+    assert torch.equal(new_a.sign(), a_t.sign())  # which TRL's off-policy mask reads

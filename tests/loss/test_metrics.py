@@ -97,11 +97,11 @@ def test_the_advantages_of_a_tree_by_quarter_of_the_response(make_trainer, form)
 
 @pytest.mark.parametrize("mask", ["none", "probability"])
 def test_clipped_tokens_of_all_and_within_responses(make_trainer, toy_loss, mask):
-    """Rows with 1 of 8 tokens clipped, 1 of 2, and no token: 2 of 10, and the mean of 1/8 and 1/2."""
+    """Rows with 1 of 8 tokens clipped, 1 of 1, and no token: 2 of 9, and the mean of 1/8 and 1."""
     knobs = {} if mask == "none" else {"token_mask": "probability", "probability_threshold": 0.9}
     trainer = make_trainer("base", **knobs)
     mask_t = torch.zeros(3, 12, dtype=torch.long)
-    mask_t[0, :8] = mask_t[1, :2] = 1
+    mask_t[0, :8] = mask_t[1, 1] = 1
     old = torch.full((3, 12), -1.0, dtype=torch.float64)
     if mask != "none":  # two more clipped tokens, outside of the mask
         mask_t[:2, 8:10] = 1
@@ -112,8 +112,8 @@ def test_clipped_tokens_of_all_and_within_responses(make_trainer, toy_loss, mask
     inputs = toy_inputs(mask_t, advantages=torch.tensor([1.0, 0.5, 1.0]), old_per_token_logps=old)
     toy_loss(trainer, inputs, logps=logps.requires_grad_(), entropies=torch.ones_like(old))
     metrics = trainer._metrics["eval"]
-    assert metrics["credit/clip_fraction"] == pytest.approx([0.2])
-    assert metrics["credit/clip_fraction/response_mean"] == pytest.approx([(1 / 8 + 1 / 2) / 2])
+    assert metrics["credit/clip_fraction"] == pytest.approx([2 / 9])
+    assert metrics["credit/clip_fraction/response_mean"] == pytest.approx([(1 / 8 + 1) / 2])
 
 
 # The effective coefficient of tokens

@@ -59,6 +59,7 @@ def test_the_masked_kl_is_divided_by_the_kept_tokens_and_is_none_without_any(mak
     knobs = {"token_mask": "probability", "probability_threshold": 0.4, "beta": 0.3, "use_bias_correction_kl": False}
     trainer, t = make_trainer("base", loss_type=loss_type, **knobs), toy()
     t["advantages"] = torch.zeros_like(t["advantages"])
+    t["old"][0], t["old"][0, 0] = -1e-6, -2.0  # a row with one kept token
     for without in (0, 3, 4):  # rows whose tokens all had a probability near 1
         t["old"][4 - without :] = -1e-6
         kept = ((t["old"].exp() < 0.4) * t["mask"]).sum(1, keepdim=True)

@@ -46,11 +46,11 @@ def test_few_operations_are_added_to_those_of_trl(make_trainer, toy_loss, algo, 
     plain = operations(make_trainer((trl.GRPOConfig, trl.GRPOTrainer), beta=0.0, **same), toy_loss).total()
     ours.state.logging_steps = 10
     counts = operations(ours, toy_loss)
-    assert counts.total() - plain <= 1.1 * between
+    assert counts.total() - plain <= 1.1 * between, "if your change needs them, write the new number here"
     assert counts["sort"] == (algo == "s_trace")  # GRPO has no selector, and between logs no metric that needs ranks
     ours.state.logging_steps = 1
     counts = operations(ours, toy_loss)
-    assert counts.total() - plain <= 1.1 * logged
+    assert counts.total() - plain <= 1.1 * logged, "if your metric needs them, write the new number here"
     assert counts["sort"] == 1  # for selector, deciles and noise share
 
 

@@ -90,7 +90,7 @@ def test_one_update_per_batch_is_said_to_change_nothing(make_trainer, caplog):
     with caplog.at_level(logging.WARNING):
         make_trainer("fipo", steps_per_generation=1)
     (warned,) = [record.getMessage() for record in caplog.records if "changes nothing" in record.getMessage()]
-    for name in ("steps_per_generation=1", "gradient_accumulation_steps=1", "num_iterations=1", "presets.fipo"):
+    for name in ("steps_per_generation", "num_iterations", "presets.fipo"):
         assert name in warned
     caplog.clear()
     with caplog.at_level(logging.WARNING):

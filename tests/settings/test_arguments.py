@@ -19,10 +19,6 @@ from trl_credit.settings.arguments import ScriptArguments, inactive_settings, pa
 from trl_credit.settings.files import read_settings
 
 
-def read_config(paths):
-    return read_settings(paths)[0]
-
-
 def write(folder, **files):
     for name, text in files.items():
         path = folder / name.replace("__", "/")
@@ -39,7 +35,7 @@ def test_own_keys_win_over_bases_and_later_files_over_earlier_ones(tmp_path):
         last="epsilon: 0.4\n",
     )
     files = [str(tmp_path / "sub" / "leaf.yaml"), str(tmp_path / "last.yaml")]
-    assert read_config(files) == {"algo": "s_trace", "beta": 0.2, "learning_rate": 1e-6, "epsilon": 0.4}
+    assert read_settings(files)[0] == {"algo": "s_trace", "beta": 0.2, "learning_rate": 1e-6, "epsilon": 0.4}
     script, _, args, _, config = parse_arguments(
         ["--config", *files, "--epsilon", "0.25", "--output_dir", str(tmp_path / "out")]
     )
@@ -47,17 +43,11 @@ def test_own_keys_win_over_bases_and_later_files_over_earlier_ones(tmp_path):
 
 
 def test_the_embedded_model_is_the_default_and_has_a_name(tmp_path):
-    write(
-        tmp_path,
-        a="reward: demo\ndecontaminate: math500\nmodel_name_or_path: demo\nenv: {TOKENIZERS_PARALLELISM: 'false'}\n",
-    )
+    env = "env: {TOKENIZERS_PARALLELISM: 'false'}\n"
+    write(tmp_path, a=f"reward: demo\ndecontaminate: math500\nmodel_name_or_path: demo\n{env}")
     script, data, args, model, _ = parse_arguments(["--config", str(tmp_path / "a.yaml"), "--output_dir", "out"])
-    assert (
-        script.reward == ["demo"]
-        and data.decontaminate == ["math500"]
-        and model.model_name_or_path == demo_model_path()
-        and args.max_steps == 200
-    )
+    assert script.reward == ["demo"] and data.decontaminate == ["math500"]
+    assert model.model_name_or_path == demo_model_path() and args.max_steps == 200
     _, _, args, model, _ = parse_arguments(["--model_name_or_path", "some/model", "--output_dir", "out"])
     assert model.model_name_or_path == "some/model" and args.max_steps == -1
 

@@ -26,7 +26,6 @@ PAPERS = ("s_trace", "ha_dw", "grpo_lambda", "gspo", "spo")
 # read by `trl sft` itself, which refuses a key that it does not know: these say what they are for in comments
 SFT = sorted(path for path in RECIPES.glob("sft/*.yaml") if path.name != "variants.yaml")
 TEXTS, NUMBERS = {"what"}, {"gpus", "prompts_per_batch", "optimizer_steps_per_batch"}
-LENGTHS = {"max_prompt_tokens", "max_completion_length", "max_steps"}
 SOURCE = r"Tables? \d|Fig\. \d|Sec\. \d|App\. [A-Z]|abstract|introduction"
 
 
@@ -77,12 +76,15 @@ def kind(value):
 
 
 def one_of_each_kind() -> list:
-    """The first row of each kind: rows of one kind differ in numbers alone once the embedded model is put in."""
+    """Rows that show each kind of value of every setting, without the settings of the embedded model."""
     small = yaml.safe_load(EMBEDDED.read_text()).keys() | {"output_dir", "tree_segment_length"}
-    kinds = {}
+    rows, seen = [], set()
     for row in ROWS:
-        kinds.setdefault(repr(sorted((key, kind(v)) for key, v in resolved(row).items() if key not in small)), row)
-    return list(kinds.values())
+        kinds = {(key, repr(kind(value))) for key, value in resolved(row).items() if key not in small}
+        if not kinds <= seen:
+            rows.append(row)
+            seen |= kinds
+    return rows
 
 
 @pytest.mark.slow

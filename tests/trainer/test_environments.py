@@ -289,6 +289,10 @@ def test_several_environments_of_which_some_have_rewards_and_states(play):
     generation = batch_of(trainer)
     assert by_turn(generation) == [[(0, 1.0)], []]
     assert generation.batch.rewards_per_func[:, 1].isnan().tolist() == [False, True]
+    trainer = play([CALL, CALL], [ANSWER, ANSWER], environment=factories, data=data, returns="state_groups")
+    trainer.rows = [{"prompt": PROMPT, "answer": "9", "environment": "plain"}] * 2
+    batch_of(trainer)
+    assert trainer._metrics["train"]["credit/steps/shared_states"] == [0.0]  # an unknown state equals no other
 
 
 @pytest.mark.parametrize(("key", "other"), [(1, 1.0), (True, 1), (np.int64(3), 3), ((1, "a"), (1.0, "a"))])

@@ -62,12 +62,16 @@ def test_probability_mask_recounts_the_normaliser(make_trainer):
     assert trainer.state.log_history[0]["credit/kept_fraction"] == pytest.approx(share)
 
 
-def test_completions_table_shows_the_advantages_that_were_used(make_trainer, tmp_path):
-    trainer = make_trainer("opo", difficulty="fixed", max_steps=1, log_completions=True)
+@pytest.mark.parametrize("whiten", ["none", "batch"])
+def test_completions_table_shows_the_advantages_that_were_used(make_trainer, tmp_path, whiten):
+    knobs = {"difficulty": "fixed", "advantage_floor": -0.05, "whiten_advantages": whiten}
+    trainer = make_trainer("opo", **knobs, max_steps=1, log_completions=True)
     batches = kept(trainer, "make_batch")
     trainer.train()
     table = pd.read_parquet(next((tmp_path / "run" / "completions").glob("*.parquet")))
-    assert table["advantage"].tolist() == pytest.approx(batches[0].batch.data["advantages"].tolist())
+    advantages = batches[0].batch.data["advantages"].view(8, -1)[:, 0]  # the same at all tokens
+    assert advantages.min() < -0.05
+    assert table["advantage"].tolist() == pytest.approx(advantages.clamp(min=-0.05).tolist())
 
 
 def test_evaluation_does_not_move_the_belief(trained):

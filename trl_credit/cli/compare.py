@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ..lab.comparison.results import Results
 
 PROGRAM = "trl-credit compare"
-_TUNING_SEEDS = [100, 101]
 _OF_TRAINING = ("algo", "credit", "seeds", "config", "equal", "sweep", "tuning_seeds", "jobs")
 
 
@@ -117,7 +116,7 @@ def _train_grid(args: Namespace, flags: list[str]) -> tuple["Results | None", bo
     prepare_process()  # as in the runs: functions may import modules of the current folder
     entries = read_entries(args.algo or [], args.credit or [])
     label = _baseline(args.baseline, {name: e.label for e in entries for name in (e.name, e.label)})
-    sweep = None if args.sweep is None else read_sweep(args.sweep, args.tuning_seeds or _TUNING_SEEDS)
+    sweep = None if args.sweep is None else read_sweep(args.sweep, args.tuning_seeds or [100, 101])
     shared = Shared(args.config or [], flags, read_equal(args.equal or []), sweep)
     grid = make_grid(entries, args.seeds, shared, folder=Path(args.output_dir))
     for algorithm, names in grid.left_out.items():

@@ -18,8 +18,6 @@ from ..support.signals import LAUNCHED_BY, is_launched
 
 # flags of `accelerate launch` that differ from machine to machine
 _FLAGS = ("num_processes", "num_machines", "machine_rank", "main_process_ip", "main_process_port")
-# seconds that torch's launcher waits after a signal for plots and card; its default is 30
-_SHUTDOWN_TIMEOUT = 120
 LAUNCHER_HELP = f"""\
 Several processes, by accelerate's launcher:
   --accelerate_config NAME        A configuration of the package (zero3, fsdp2, multi_gpu, …) or a file.
@@ -80,7 +78,8 @@ def launch(flags: list[str], typed: list[str], program: tuple[str, ...], argv: l
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
     words = [*flags, "--module", __package__.partition(".")[0], *program[1:], *argv]
     os.environ[LAUNCHED_BY] = shlex.join([*program, *typed])
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SHUTDOWN_TIMEOUT))
+    # seconds that torch's launcher waits after a signal for plots and card; its default is 30
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120")
     for number in (signal.SIGINT, signal.SIGTERM):  # torch's launcher has handlers of its own while it runs
         signal.signal(number, _send_to_children)
     try:

@@ -90,12 +90,10 @@ class Construction:
         """
         if not isinstance(args, GRPOConfig) or isinstance(args, Construction):
             kind = getattr(args, "__name__", type(args).__name__)
-            fix = f"give the args of your trl.GRPOTrainer, or your settings to {cls.__name__} itself"
-            raise TypeError(f"args is {kind}, not a GRPOConfig of TRL: {fix}.")
+            raise TypeError(f"args is {kind}, not a GRPOConfig of TRL: give your settings to {cls.__name__} itself.")
         settings, own = settings_of_trl(args), {f.name for f in fields(cls)}
         if lacking := [name for name in settings if name not in own]:
-            what = f"args is a {type(args).__name__} that sets {', '.join(lacking)}, which {cls.__name__} lacks"
-            raise TypeError(f"{what}: leave it out, or declare it in a subclass of {cls.__name__}.")
+            raise TypeError(f"args sets {', '.join(lacking)}, which {cls.__name__} lacks: declare it in a subclass.")
         if "generation_batch_size" in knobs:  # TRL takes one of the two
             settings.pop("steps_per_generation", None)
         return cls(**settings | knobs)

@@ -41,18 +41,16 @@ from .turns import BY_TURN, CUSTOM_CREDIT, TRACES, TurnKnobs
 
 WEIGHTED_LOSS = when(loss_weight=anything_but("none"))
 SELECTED = when(selector=anything_but("none"))
-MASKED = when(token_mask=anything_but("none"))
 DIFFICULTY = when(difficulty=anything_but("none"))
 WEIGHTED = (WEIGHTED_LOSS, CUSTOM_CREDIT)
 TRACED = (when(importance=TRACES), *WEIGHTED)
-OLD_LOGPS_READ = (MASKED, CHAIN | when(segmentation="cutpoints"), CUSTOM_CREDIT)
+OLD_LOGPS_READ = (when(token_mask=anything_but("none")), CHAIN | when(segmentation="cutpoints"), CUSTOM_CREDIT)
 RANGE_READ = (DIFFICULTY, BY_DIFFICULTY, when(process_reward_weight=anything_but(0.0)))
 
 CUSTOM_FUNCTION = Values("a function: package.module.function or file.py:function", is_custom_function, custom=True)
 LOW_HIGH = Values("two finite numbers, the smaller first", lambda x: NUMBERS.holds(x) and len(x) == 2 and x[0] < x[1])
 NAMES = list_of(Values("text", lambda x: isinstance(x, str)), "a list of names of reward functions", least=1)
 CONFIDENCES = one_of("none", "sigmoid", "tanh", "sigmoid_grad", "tanh_grad")
-SECONDS = number("a positive number of seconds", lambda x: x > 0.0)
 
 _reward = partial(knob, heading="Rewards")
 _run = partial(knob, heading=RUN, changes_loss=False)
@@ -232,7 +230,7 @@ class CreditConfig(SegmentKnobs, GroupKnobs, TurnKnobs, Construction, GRPOConfig
     difficulty_reward: list[str] | None = _reward(None, NAMES, acts=(DIFFICULTY, *CORRECT_READ))
     prompt_average: bool = knob(False)
     behavior_logps: str = knob("recomputed", one_of("recomputed", "sampler"))
-    reward_timeout: float | None = _reward(None, SECONDS, changes_loss=False)
+    reward_timeout: float | None = _reward(None, number("positive", lambda x: x > 0.0), changes_loss=False)
     length_sort: str = _run("auto", one_of("auto", "off"))
     shared_prefix: str = _run("auto", one_of("auto", "on", "off"))
     skip_zero_advantage: str = _run("auto", one_of("auto", "off"))

@@ -28,11 +28,8 @@ def settings_of_preset(args: Any) -> dict[str, tuple[Any, Any]]:
     changed, window = changed_defaults(type(args)), args.gradient_accumulation_steps
     if "steps_per_generation" in changed:
         changed["steps_per_generation"] = tuple(window * steps for steps in changed["steps_per_generation"])
-    return {
-        name: (theirs, ours)
-        for name, (theirs, ours) in changed.items()
-        if getattr(args, name) == ours and is_active(args, TRL_ACTS.get(name, ()))
-    }
+    kept = [name for name, (_, ours) in changed.items() if getattr(args, name) == ours]
+    return {name: changed[name] for name in kept if is_active(args, TRL_ACTS.get(name, ()))}
 
 
 def settings_of_trl(args: GRPOConfig) -> dict[str, Any]:

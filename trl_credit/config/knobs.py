@@ -81,11 +81,8 @@ def when(**settings: Any) -> Condition:
 def unmet(config: Any, condition: Condition) -> Condition:
     """The part of a condition that does not hold for a configuration. A field that it lacks, as TRL's versions differ,
     is no part of it."""
-    return {
-        name: values
-        for name, values in condition.items()
-        if hasattr(config, name) and not values.holds(getattr(config, name))
-    }
+    present = [name for name in condition if hasattr(config, name)]
+    return {name: condition[name] for name in present if not condition[name].holds(getattr(config, name))}
 
 
 def in_words(condition: Condition) -> str:

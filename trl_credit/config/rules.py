@@ -158,8 +158,7 @@ def combination_errors(config: GRPOConfig, wrong: Collection[str]) -> Iterator[E
     is_cut = config.rollouts == "tree" or config.segmentation == "fixed_length"
     most = config.max_completion_length
     if name and is_cut and most is not None and tokens >= most:
-        what = f"{name} leaves nothing of max_completion_length={most} for the last segment, which begins at {tokens}"
-        yield ValueError(f"{what}: lower {name}.")
+        yield ValueError(f"{name} leaves nothing of max_completion_length={most} after {tokens} tokens: lower {name}.")
 
 
 def no_batch_logps(config: GRPOConfig) -> str:
@@ -172,8 +171,8 @@ def no_batch_logps(config: GRPOConfig) -> str:
 def _batch_errors(config: GRPOConfig) -> Iterator[Exception]:
     """What does not go with the updates per batch, or with an algorithm that takes statistics over it."""
     if config.expert_drift and config.is_aligned:
-        what = "expert_drift=True compares π with π_old, which are equal, since there is one update per batch"
-        yield ValueError(f"{what}: raise steps_per_generation or num_iterations, or leave expert_drift out.")
+        why = "there is one update per batch, so π is π_old: raise steps_per_generation or num_iterations"
+        yield ValueError(f"expert_drift=True does nothing, since {why}, or leave expert_drift out.")
     try:
         algorithm = config.algorithm() if imports_functions() else None
     except (ValueError, FunctionRaised) as error:
@@ -185,5 +184,4 @@ def _batch_errors(config: GRPOConfig) -> Iterator[Exception]:
         why = f"with credit={config.credit!r}, which takes statistics over the batch before advantages change"
         yield ValueError(f"{values_of(config, later)} {why}. Set {in_words(later)}.")
     if config.is_aligned and not config.use_vllm and "logps" in algorithm.needs:
-        what = f"credit={config.credit!r} takes statistics over the generation batch from π_old"
-        yield ValueError(f"{what}, and {no_batch_logps(config)}.")
+        yield ValueError(f"credit={config.credit!r} takes statistics of a batch from π_old. {no_batch_logps(config)}.")

@@ -71,10 +71,6 @@ class CleaningReport:
         parts += [f"repaired the LaTeX of {self.repaired:,}"] if self.repaired else []
         return "; ".join([f"{self.name}: {self.kept:,} of {self.rows:,} rows", *parts])
 
-    @property
-    def changed(self) -> bool:
-        return bool(self.dropped or self.repaired)
-
 
 def _counted(ids: list[str], what: str) -> str:
     return f"{len(ids):,} {what} ({', '.join(ids[:5])}{', …' if len(ids) > 5 else ''})"

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
-_PROMPT_COLUMNS = ("prompt", "problem", "question")
 _ANSWER_COLUMNS = ("answer", "solution", "target")
 _GYM = "reasoning_gym:"
 
@@ -155,7 +154,7 @@ def load_prompts(
             )
         prompt_column, answer_column = "problem", "answer"
     else:
-        prompt_column = find_column(source, name, prompt_column, _PROMPT_COLUMNS, "--prompt_column")
+        prompt_column = find_column(source, name, prompt_column, ("prompt", "problem", "question"), "--prompt_column")
         if needs_answers or answer_column is not None or set(_ANSWER_COLUMNS) & set(source.column_names):
             answer_column = find_column(source, name, answer_column, _ANSWER_COLUMNS, "--answer_column")
     data = as_prompts(source, name, prompt_column, answer_column, style=style, conversational=conversational)
@@ -172,9 +171,10 @@ def load_prompts(
         dropped.update(long)
     data = data.select([i for i in range(len(data)) if i not in dropped])
     report.kept = len(data)
-    data.info.description = str(report) if report.changed else ""
+    has_changed = bool(report.dropped or report.repaired)
+    data.info.description = str(report) if has_changed else ""
     # a warning, since the set is not the published one
-    logger.log(logging.WARNING if report.changed else logging.INFO, "%s", report)
+    logger.log(logging.WARNING if has_changed else logging.INFO, "%s", report)
     if len(data) == 0:
         raise ValueError(f"no row of {name!r} is left ({report}): check --max_prompt_tokens and --decontaminate")
     return data

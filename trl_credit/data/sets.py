@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from ..rewards import extract_answer
+from ..support.errors import choose
 from .readers import answer_text
 
 
@@ -124,8 +125,7 @@ def resolve_style(style: str | PromptStyle) -> PromptStyle:
         return replace(resolve_style(style.removeprefix(_AS_TEXT)), chat=False)
     if "{problem}" in style:
         return PromptStyle(style)
-    known = ", ".join(PROMPT_STYLES)
-    raise ValueError(f"unknown --prompt_style {style!r}: choose one of {known}, or give a text with {{problem}} in it")
+    raise ValueError(f"unknown --prompt_style {style!r}, without {{problem}} in it{choose(style, PROMPT_STYLES)}")
 
 
 def to_prompt(problem: str | list[dict], style: PromptStyle, *, conversational: bool) -> str | list[dict]:

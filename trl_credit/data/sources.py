@@ -13,7 +13,6 @@ from .sets import SETS
 
 
 logger = logging.getLogger(__name__)
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 _SUFFIXES = ", ".join(FILE_FORMATS)
 
 
@@ -43,11 +42,10 @@ def load_other(name: str, *, revision: str | None, split: str | None, config: st
         if revision is not None or config is not None or split not in (None, "train"):
             raise ValueError(f"{name!r} is a file: leave out --dataset_revision, --dataset_config and --dataset_split")
         return read_file(name)
-    if path.exists() or is_data_file or not _HUB_NAME.fullmatch(name):
+    if path.exists() or is_data_file or not re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", name, re.ASCII):
         files = [file.name for file in path.parent.glob("*") if file.suffix.lower() in FILE_FORMATS]
-        takes = f"a {_SUFFIXES} file, the name of a known set, or owner/name of the Hub"
-        what = f"{name!r} is no {_SUFFIXES} file" if path.exists() else f"there is no file {name!r}"
-        raise ValueError(f"{what}: check --dataset_name, which takes {takes}{choose(path.name, [*SETS, *files])}")
+        what = f"no {_SUFFIXES} file, no known set and no owner/name of the Hub"
+        raise ValueError(f"--dataset_name {name!r} is {what}{choose(path.name, [*SETS, *files])}")
     return _from_hub(f"--dataset_name {name!r}", name, config, split=split or "train", revision=revision)
 
 

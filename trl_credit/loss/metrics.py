@@ -36,9 +36,9 @@ class SeenLoss:
             At logging steps and in evaluation.
 
     Attributes:
-        credit, tokens: Result and argument of the credit function.
+        credit, tokens: Result (W, A, M) and argument of the credit function.
         carries_loss: Whether A is minus a loss.
-        gradient_t: c of [`~trl_credit.credit.gradient.token_credit`], shape (B, T); `None` if not in detail.
+        credit_t: c of [`~trl_credit.credit.gradient.token_credit`], shape (B, T); `None` if not in detail.
         quarter_t: Quarter of the response, 0 … 3, that each token lies in, −1 if unknown, shape (B, T). Without it
             every row is a response.
         entropy_mask_t: Tokens that TRL's `top_entropy_quantile` keeps, shape (B, T).
@@ -47,7 +47,7 @@ class SeenLoss:
     def __init__(self, loss_pass: LossPass, *, in_detail: bool) -> None:
         self.config, (self.tokens, self.credit) = loss_pass.config, loss_pass.seen
         self.carries_loss = loss_pass.contract.algorithm.carries_loss
-        self.in_detail, self.gradient_t = in_detail, loss_pass.credit_t if in_detail else None
+        self.in_detail, self.credit_t = in_detail, loss_pass.credit_t if in_detail else None
         self.entropy_mask_t, self.quarter_t = loss_pass.entropy_mask_t, loss_pass.inputs.get(keys.QUARTERS)
         # the experts of each token and layer now and under π_old, in any order, have the shape (B, T, layers, k)
         self.experts_t, self.old_experts_t = loss_pass.experts_t, loss_pass.inputs.get(keys.OLD_EXPERTS)
@@ -98,7 +98,8 @@ def metric(*names: str, when: Callable[[SeenLoss], bool] = lambda seen: True) ->
     """Registers a function that returns numerator and denominator of a metric: scalars, or (K,) for K names.
 
     `when` reads the configuration and which parts there are, but no values: processes add their sums, so all must have
-    the same names. The order is that of the page.
+    the same names. Tokens that the policy wrote have `seen.tokens.turn_ids >= 0`. The denominator counts no row without
+    credit, since `skip_zero_advantage` leaves such rows out. The order is that of the page.
     """
 
     def registered(measure: Callable[[SeenLoss], Sums]) -> Callable[[SeenLoss], Sums]:
@@ -277,7 +278,7 @@ def last_tokens_share(seen: SeenLoss) -> Sums:
 
     Of the tokens that the policy wrote, see [`~trl_credit.credit.shares.last_tokens`].
     """
-    return last_tokens(seen.gradient_t, mask_t=seen.tokens.turn_ids >= 0)
+    return last_tokens(seen.credit_t, mask_t=seen.tokens.turn_ids >= 0)
 
 
 def _changes_credit(seen: SeenLoss) -> bool:
@@ -304,7 +305,7 @@ def coefficient(seen: SeenLoss) -> Sums:
     """
     advantage_t = torch.where(seen.kept_t, wide(seen.tokens.advantages).detach().abs(), 0.0)
     has_credit = advantage_t > 0
-    size_t = torch.where(has_credit, seen.gradient_t.abs() / advantage_t, 0.0)
+    size_t = torch.where(has_credit, seen.credit_t.abs() / advantage_t, 0.0)
     values = torch.stack([size_t, has_credit.to(size_t.dtype)])
     order = seen.tokens.entropy_order
     # decile of each place in the order, below 0 outside of the loss

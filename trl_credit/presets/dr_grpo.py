@@ -31,8 +31,7 @@ PRESET = Preset(
     name="Dr. GRPO",
     paper=paper(
         title="Understanding R1-Zero-Like Training: A Critical Perspective",
-        authors="Zichen Liu and Changyu Chen and Wenjun Li and Penghui Qi and Tianyu Pang and Chao Du and "
-        "Wee Sun Lee and Min Lin",
+        authors="Zichen Liu and Changyu Chen and Wenjun Li and Penghui Qi and Tianyu Pang and others",
         arxiv="2503.20783",
     ),
     summary="no std, constant normaliser",

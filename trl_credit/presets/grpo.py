@@ -33,8 +33,7 @@ PRESET = Preset(
     name="GRPO",
     paper=paper(
         title="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
-        authors="Zhihong Shao and Peiyi Wang and Qihao Zhu and Runxin Xu and Junxiao Song and Mingchuan Zhang "
-        "and Y. K. Li and Y. Wu and Daya Guo",
+        authors="Zhihong Shao and Peiyi Wang and Qihao Zhu and Runxin Xu and Junxiao Song and others",
         arxiv="2402.03300",
     ),
     summary="one advantage per response",

@@ -13,8 +13,7 @@ from .preset import Preset, paper
 
 PAPER = paper(
     title="Group Sequence Policy Optimization",
-    authors="Chujie Zheng and Shixuan Liu and Mingze Li and Xiong-Hui Chen and Bowen Yu and Chang Gao and Kai Dang and "
-    "Yuqiong Liu and Rui Men and An Yang and Jingren Zhou and Junyang Lin",
+    authors="Chujie Zheng and Shixuan Liu and Mingze Li and Xiong-Hui Chen and Bowen Yu and others",
     arxiv="2507.18071",
 )
 

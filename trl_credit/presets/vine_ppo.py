@@ -34,8 +34,7 @@ PRESET = Preset(
     name="VinePPO",
     paper=paper(
         title="VinePPO: Unlocking RL Potential For LLM Reasoning Through Refined Credit Assignment",
-        authors="Amirhossein Kazemnejad and Milad Aghajohari and Eva Portelance and Alessandro Sordoni and "
-        "Siva Reddy and Aaron Courville and Nicolas Le Roux",
+        authors="Amirhossein Kazemnejad and Milad Aghajohari and Eva Portelance and Alessandro Sordoni and others",
         arxiv="2410.01679",
     ),
     summary="segments are the steps of a solution; rollouts from each boundary estimate its value",

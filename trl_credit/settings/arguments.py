@@ -242,5 +242,4 @@ def _check_evaluation(script: ScriptArguments, args: CreditConfig | None, protoc
     elif unknown := [one for one in script.evaluate_on or () if one not in protocols[name]]:
         raise ValueError(f"evaluate_on: {name!r} has no set {unknown[0]!r}{choose(unknown[0], protocols[name])}")
     if args is not None and (args.eval_strategy != "no" or args.eval_on_start):
-        what = "eval_strategy and eval_on_start have no data set here"
-        raise ValueError(f"{what}: set --evaluation_protocol and --evaluate_every")
+        raise ValueError("eval_strategy and eval_on_start have no data here: set --evaluation_protocol instead")

@@ -48,8 +48,8 @@ def set_environment(settings: object, *, where: str) -> None:
     values = {}
     for name, value in settings.items():
         if name not in ALLOWED:
-            refused = f"`env` in {where} sets {str(name)!r}, which a recipe may not: take it out"
-            raise ValueError(f"{refused}, or set it in your shell (`trl-credit help hub` lists what a recipe may set)")
+            fix = "set it in your shell (`trl-credit help hub` lists what a recipe may set)"
+            raise ValueError(f"`env` in {where} sets {str(name)!r}, which a recipe may not: {fix}")
         if not isinstance(value, (str, int, float)) or not str(value).isprintable():
             raise ValueError(f"`env` in {where}: {name} must be one number, word or line in quotes")
         values[name] = str(int(value) if isinstance(value, bool) else value)

@@ -25,7 +25,6 @@ _RUN_FLAGS = (
     "use_vllm seed logging_steps report_to run_name save_strategy save_steps save_total_limit save_only_model "
     "resume_from_checkpoint push_to_hub hub_model_id hub_private_repo hub_strategy hub_revision hub_token"
 ).split()
-_MODEL_FLAGS = "model_name_or_path dtype use_peft".split()  # those of TRL that are on the short page too
 _REWARDS = "reward reward_weights multi_objective_aggregation scale_rewards".split()
 # the first that has a field
 _OF_CLASS = {
@@ -42,7 +41,6 @@ _ABOUT = """\
 Every flag can also be a line `name: value` in a YAML file: --config a.yaml b.yaml. Later files override
 earlier ones, and flags override files. --no_NAME turns off a flag that is on by default. N is an integer, X any number.
 In brackets: the defaults of {algo} with the model {model_name_or_path}."""
-_COLUMN = 34  # where texts begin
 _KINDS = {"int": "N", "float": "X", "string_to_bool": "true|false"}
 _SENTENCE = re.compile(r"(?<!App\.)(?<!Alg\.)(?<!Sec\.)(?<!Eq\.)(?<=\.) ")
 # how TRL and transformers speak of a default, which a preset or the embedded model may replace
@@ -65,7 +63,7 @@ def page(prog: str, epilog: str, actions: Sequence[Action], knobs: Mapping[str, 
     """
     width = max(60, min(shutil.get_terminal_size().columns, 200)) - 2
     fill = partial(textwrap.fill, width=width, break_on_hyphens=False)
-    layout = partial(RawDescriptionHelpFormatter, max_help_position=_COLUMN, width=width)
+    layout = partial(RawDescriptionHelpFormatter, max_help_position=34, width=width)  # where texts begin
     default = {action.dest: action.default for action in actions}
     about = fill(" ".join(_ABOUT.format(**default).split()))
     shown = ArgumentParser(prog, "%(prog)s [--flag value …]", about, add_help=False, formatter_class=layout)
@@ -76,7 +74,7 @@ def page(prog: str, epilog: str, actions: Sequence[Action], knobs: Mapping[str, 
             algorithms.add_argument(name, help=preset.summary.replace("%", "%%"))
         idle = [name for name, knob in knobs.items() if not is_active(SimpleNamespace(**default), knob.acts)]
         of_trl = {f.name for of in (GRPOConfig, ModelConfig) for f in fields(of)}
-        hidden = {*idle, *of_trl.difference(_RUN_FLAGS, _MODEL_FLAGS, knobs)}
+        hidden = {*idle, *of_trl.difference(_RUN_FLAGS, ("model_name_or_path", "dtype", "use_peft"), knobs)}
         rest = f"--help all describes all {len(actions)} flags, including those of TRL and transformers."
         epilog = "\n\n".join([fill(f"No effect with these defaults: {', '.join(idle)}."), rest, epilog])
     groups, headings = {title: shown.add_argument_group(title) for title in _HEADINGS}, _headings(knobs)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from accelerate.logging import get_logger
+from tqdm.auto import tqdm
 from trl import GRPOTrainer
 
 from ..loss import keys
@@ -291,7 +292,9 @@ class TrlEngine(TrlScoring):
         if count > 1:
             most = max_of_each([x for p in parts for x in (len(p), max((budgets[k] for k in p), default=1))])
         by_prefix: list[list[Continuation]] = [[]] * len(prefixes)
-        for part, width, limit in zip(parts, most[::2], most[1::2], strict=False):
+        is_hidden = count < 2 or self.args.disable_tqdm or not self.processes.is_main
+        calls = tqdm(parts, disable=is_hidden, leave=False, delay=4.0)  # in seconds
+        for part, width, limit in zip(calls, most[::2], most[1::2], strict=False):
             sizes = {"budgets": [budgets[k] for k in part], "most": width, "limit": limit}
             continuations = self._continue_once([prefixes[k] for k in part], n=n, **sizes)
             for place, k in enumerate(part):

@@ -22,8 +22,8 @@ from ..support.shown import reported
 def add_observers(trainer: ResumableTrainer) -> tuple[RolloutLog, ResultsCallback]:
     """Adds our callbacks to a trainer. A console of ours, or the one that the user gave, replaces transformers' own."""
     default = PrinterCallback if trainer.args.disable_tqdm else DEFAULT_PROGRESS_CALLBACK
-    for shown in [one for one in trainer.callback_handler.callbacks if type(one) is default][-1:]:
-        trainer.remove_callback(shown)  # the last one is transformers' own, after those of the user
+    for callback in [one for one in trainer.callback_handler.callbacks if type(one) is default][-1:]:
+        trainer.remove_callback(callback)  # the last one is transformers' own, after those of the user
     if not _consoles(trainer):
         trainer.add_callback(ConsoleCallback(trainer))
     trainer.add_callback(NoSignalWarning(trainer._metrics["train"]))

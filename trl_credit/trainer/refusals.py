@@ -35,8 +35,8 @@ def check_arguments(args: Any, kwargs: dict[str, Any], *, expected: type[CreditC
 
     Raises:
         TypeError: `args` is a plain `GRPOConfig`, or the configuration of another algorithm.
-        ValueError: liger bypasses the loss, segments or `td_upper_bound` go with tools, environments or a rollout
-            function, rows of a stream are drawn by number, or a function of the configuration is missing.
+        ValueError: liger bypasses the loss, rows of a stream are drawn by number, a function of the configuration is
+            missing, or a knob does not go with responses of one turn or of several.
     """
     kind, wanted, argument = type(args).__name__, expected.__name__, kwargs.get
     if not isinstance(args, CreditConfig):

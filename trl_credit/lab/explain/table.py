@@ -55,7 +55,7 @@ def _shares(one: Explained) -> list[str]:
 
 
 def _end_and_noise(one: Explained) -> list[str]:
-    """As a run logs `credit/last_tokens_share` and `credit/noise_share`, from the columns of a rollout log."""
+    """Computes what a run logs as `credit/last_tokens_share` and `credit/noise_share` from the columns of its log."""
     selects = (one.shard.header.get("settings") or {}).get("selector", "none") != "none"
     end, noise = [], []
     for response in one.shard.responses:

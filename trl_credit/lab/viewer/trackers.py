@@ -117,14 +117,14 @@ class _Grouped(TrainerCallback):
 
     @classmethod
     def of(cls, callback: TrainerCallback) -> "_Grouped":
-        """With the state of a plain callback, such as a writer that it was given."""
+        """Makes one that has the state of a plain callback, such as a writer that it was given."""
         grouped = cls()
         vars(grouped).update(vars(callback))
         return grouped
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
         credit = {name: value for name, value in logs.items() if name.startswith(PREFIX)}
-        if state.is_world_process_zero:
+        if credit and state.is_world_process_zero:
             self.log_credit(credit, state.global_step)
         others = {name: value for name, value in logs.items() if name not in credit}
         super().on_log(args, state, control, logs=others, **kwargs)
