@@ -20,8 +20,7 @@ from torch import nn
 from transformers.utils import is_flash_attn_2_available
 
 from trl_credit.passes import flops
-from trl_credit.passes.attention import tree_attention
-from trl_credit.passes.packed_sequences import sequence_attention
+from trl_credit.passes.attention import sequence_attention, tree_attention
 from trl_credit.passes.prefix_layout import PromptRow, layout_of, packed_sequences, packing_of
 from trl_credit.rollouts.policy import Continuation
 from trl_credit.rollouts.replay import visible_columns

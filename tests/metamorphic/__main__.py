@@ -32,8 +32,7 @@ def main() -> int:
         save_model(model)
         LOADED_ONCE.add(model)
         for number in range(args.first, args.first + args.count):
-            case, problems = checked(args.seed, number, model)
-            wrong = {name: problem for name, problem in problems.items() if problem}
+            case, wrong = checked(args.seed, number, model)
             passed += not wrong
             if wrong:
                 print(f"--seed {args.seed} --first {number} --count 1: {wrong} {case}", flush=True)

@@ -103,8 +103,8 @@ EQUALITIES = (
 )
 
 
-def checked(seed: int, number: int, model: str, *, most: int = len(EQUALITIES)) -> tuple[Case, dict[str, str | None]]:
-    """Configuration `number`, and for each equality that it has, by name, what is unequal, or `None`. What the trainer
+def checked(seed: int, number: int, model: str, *, most: int = len(EQUALITIES)) -> tuple[Case, dict[str, str]]:
+    """Configuration `number`, and by the name of each equality that does not hold, what is unequal. What the trainer
     refuses is drawn again. `most`: of more equalities, so many are drawn."""
     for attempt in itertools.count():
         case = draw(seed, number, attempt)
@@ -122,7 +122,7 @@ def checked(seed: int, number: int, model: str, *, most: int = len(EQUALITIES)) 
             problems[name] = difference(plain, train(change(case), model), logs=logs)
         except Exception as error:
             problems[name] = f"{type(error).__name__}: {error}"
-    return case, problems
+    return case, {name: problem for name, problem in problems.items() if problem}
 
 
 def difference(left: Trained, right: Trained, *, logs: bool) -> str | None:

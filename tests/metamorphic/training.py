@@ -77,12 +77,12 @@ def _trainer(case: Case, model_folder: str, folder: str) -> GRPOTrainer:
     torch.manual_seed(0)  # of the adapter
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32).double()
     model.generate = MethodType(functools.partial(_generate, reverses=case.reverses), model)
-    given = {"rollout_func": functools.partial(_talk, reverses=case.reverses)} if case.talks else {}
+    kwargs = {"rollout_func": functools.partial(_talk, reverses=case.reverses)} if case.talks else {}
     if case.lora:
-        given["peft_config"] = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "up_proj"], init_lora_weights=False)
+        kwargs["peft_config"] = LoraConfig(r=4, target_modules=["q_proj", "v_proj", "up_proj"], init_lora_weights=False)
     data = Dataset.from_dict({"prompt": PROMPTS})
     try:
-        trainer = trainer_class(model, rewards_of(case), args, data, **given)
+        trainer = trainer_class(model, rewards_of(case), args, data, **kwargs)
     except (ValueError, NotImplementedError) as error:  # TRL raises either
         raise Refused(str(error)) from error
     for one in filter(None, (trainer.model, trainer.ref_model)):

@@ -1,13 +1,12 @@
-"""Calls of attention over branches: their number, their kernels, and the size of their masks."""
+"""Calls of attention over branches: their number and their kernels."""
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from trl_credit.passes import causal
+from trl_credit.passes import branches as branches_module
 from trl_credit.passes.attention import tree_attention
 from trl_credit.passes.branches import Branches, Piece
-from trl_credit.passes.causal import CausalMasks
 
 
 def prompts_and_responses(*lengths: int, prompts: int = 2, prompt: int = 5) -> Branches:
@@ -37,9 +36,24 @@ def tiny(path: str, dtype: torch.dtype = torch.float64):
     return AutoModelForCausalLM.from_pretrained(path, attn_implementation="sdpa").to(dtype)
 
 
+@pytest.fixture
+def kernel_calls(monkeypatch):
+    """Queries, keys and values that a GPU's kernels are given. A CPU computes the same bias by a mask."""
+    calls, attention = [], branches_module.scaled_dot_product_attention
+
+    def noted(*tensors, **options):
+        calls.append(tensors)
+        return attention(*tensors, **options)
+
+    monkeypatch.setattr(branches_module, "HAVE_KERNELS", {"cpu"})
+    monkeypatch.setattr(branches_module, "can_use_flash_attention", lambda params: True)
+    monkeypatch.setattr(branches_module, "scaled_dot_product_attention", noted)
+    return calls
+
+
 def test_pieces_with_equally_many_tokens_before_them_share_a_call():
-    found = prompts_and_responses(7, 6, 8).calls
-    assert [(len(call.pieces), call.before, call.runs, call.width) for call in found] == [(2, 0, 2, 5), (2, 5, 6, 8)]
+    calls = prompts_and_responses(7, 6, 8).calls
+    assert [(len(call.pieces), call.before, call.runs, call.width) for call in calls] == [(2, 0, 2, 5), (2, 5, 6, 8)]
     # but not a prompt of 100 tokens with one of 5, which would be padded to 100
     uneven = Branches([5, 100], [Piece((), [(0,)]), Piece((), [(1,)])]).calls
     assert [(call.runs, call.width) for call in uneven] == [(1, 5), (1, 100)]
@@ -51,59 +65,28 @@ def test_pieces_with_equally_many_tokens_before_them_share_a_call():
 
 @pytest.mark.parametrize("merged", [1.25, 0.0], ids=["calls shared", "a call for each piece"])
 @pytest.mark.parametrize("kernel", ["flash", "efficient", "mask"])
-def test_kernels_without_a_mask_have_the_gradients_of_a_mask(tiny_model, monkeypatch, kernel, merged):
-    """What a GPU's kernels are given. On a CPU torch computes the same bias by a mask of its own."""
-    branches, model = prompts_and_responses(7, 4, 9), tiny(tiny_model)
-    assert model.config.num_attention_heads > model.config.num_key_value_heads
-    expected = logits_and_gradient(model, branches)
-    monkeypatch.setattr("trl_credit.passes.branches.MERGED", merged)
-    monkeypatch.setattr(causal, "HAVE_KERNELS", {"cpu"})
-    seen = []
-    monkeypatch.setattr(causal, "can_use_flash_attention", lambda params: kernel == "flash")
-    monkeypatch.setattr(causal, "can_use_efficient_attention", lambda params: kernel == "efficient")
-    attention = causal.scaled_dot_product_attention
-    monkeypatch.setattr(
-        causal,
-        "scaled_dot_product_attention",
-        lambda q, k, v, **given: (seen.append((q.size(1), k.size(1))), attention(q, k, v, **given))[1],
-    )
-    fresh = prompts_and_responses(7, 4, 9)
-    for left, right in zip(logits_and_gradient(model, fresh), expected, strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-12)
+def test_kernels_without_a_mask_have_the_gradients_of_a_mask(tiny_model, monkeypatch, kernel_calls, kernel, merged):
+    model = tiny(tiny_model)
     heads, of_keys = model.config.num_attention_heads, model.config.num_key_value_heads
+    assert heads > of_keys
+    monkeypatch.setattr(branches_module, "MERGED", merged)
+    monkeypatch.setattr(branches_module, "can_use_flash_attention", lambda params: kernel == "flash")
+    monkeypatch.setattr(branches_module, "can_use_efficient_attention", lambda params: kernel == "efficient")
+    results = logits_and_gradient(model, prompts_and_responses(7, 4, 9))
     # flash kernels take keys and values as they are; the others get copies for each head
-    assert set(seen) == {"flash": {(heads, of_keys)}, "efficient": {(heads, heads)}, "mask": set()}[kernel]
+    sizes = {(query.size(1), key.size(1)) for query, key, _ in kernel_calls}
+    assert sizes == {"flash": {(heads, of_keys)}, "efficient": {(heads, heads)}, "mask": set()}[kernel]
+    monkeypatch.setattr(branches_module, "MERGED", 1.25)
+    monkeypatch.setattr(branches_module, "HAVE_KERNELS", set())
+    for left, right in zip(results, logits_and_gradient(model, prompts_and_responses(7, 4, 9)), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-12)
 
 
-def test_kernels_under_autocast_get_one_type(tiny_model, monkeypatch):
+def test_kernels_under_autocast_get_one_type(tiny_model, kernel_calls):
     """Rotary embeddings leave queries and keys in float32 under autocast, and values in bfloat16."""
-    types = set()
-    monkeypatch.setattr(causal, "HAVE_KERNELS", {"cpu"})
-    monkeypatch.setattr(causal, "can_use_flash_attention", lambda params: True)
-    attention = causal.scaled_dot_product_attention
-    monkeypatch.setattr(
-        causal,
-        "scaled_dot_product_attention",
-        lambda *x, **given: (types.update(part.dtype for part in x), attention(*x, **given))[1],
-    )
     model, branches = tiny(tiny_model, torch.float32), prompts_and_responses(7, 4, 9)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = pass_over(model, branches).float()
-    assert types == {torch.bfloat16}
+        logits = pass_over(model, branches).float()
+    assert {x.dtype for tensors in kernel_calls for x in tensors} == {torch.bfloat16}
     exact = pass_over(model, branches)
-    assert (found - exact).square().mean() < 1e-3 * exact.square().mean()
-
-
-def test_a_mask_for_some_queries_at_a_time_changes_nothing(tiny_model, monkeypatch):
-    branches, model = prompts_and_responses(70, 40, 90), tiny(tiny_model)
-    expected, sizes, mask = logits_and_gradient(model, branches), [], CausalMasks.mask
-
-    def noted(self, width, length, like):
-        sizes.append((width, self.most))
-        return mask(self, width, length, like)
-
-    monkeypatch.setattr(CausalMasks, "mask", noted)
-    monkeypatch.setattr(causal, "MOST_BYTES", 2**15)
-    for left, right in zip(logits_and_gradient(model, branches), expected, strict=True):
-        torch.testing.assert_close(left, right, rtol=1e-9, atol=1e-12)
-    assert len({width for width, _ in sizes}) > 1 and all(2 * most * width * 8 <= 2**15 for width, most in sizes)
+    assert (logits - exact).square().mean() < 1e-3 * exact.square().mean()

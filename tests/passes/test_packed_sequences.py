@@ -13,7 +13,7 @@ from tiny_models import LAYERS
 from transformers import NemotronConfig, Qwen3Config
 
 from trl_credit.passes import shared_prefix
-from trl_credit.passes.packed_sequences import sequence_attention
+from trl_credit.passes.attention import sequence_attention
 from trl_credit.passes.prefix_layout import PromptRow, layout_of, packed_sequences
 
 
@@ -28,7 +28,7 @@ def test_rows_lie_one_after_the_other(multiple):
     layout = layout_of(packing, rows, widths=(5, 4))
     real = 7 + 5 + 5
     assert packing.length == -(-real // multiple) * multiple and packing.kept == packing.length - 4
-    assert packing.ends == ((7, 5, 5, 15) if multiple == 16 else (7, 5, 5))
+    assert packing.ends == ([7, 5, 5, 15] if multiple == 16 else [7, 5, 5])
     assert packing.cost == (packing.length, sum(n**2 for n in packing.ends), packing.kept)
     columns = [[*range(9 * i + 5 - rows[i].prompt, 9 * i + 5 + rows[i].response)] for i in (0, 2, 3)]
     assert layout.source[0, :real].tolist() == sum(columns, [])
@@ -98,7 +98,7 @@ def test_no_padding_is_computed(run, monkeypatch):
 
 @pytest.mark.parametrize("implementation", ["flash_attention_2", "eager"])
 def test_other_attention_warns_where_sdpa_would_help(make_trainer, tiny_model, caplog, implementation):
-    def made(config, **settings):
+    def outcome(config, **settings):
         model = model_of(config, tiny_model, torch.float32)
         model.config._attn_implementation = implementation  # no pass is made
         caplog.clear()
@@ -107,6 +107,6 @@ def test_other_attention_warns_where_sdpa_would_help(make_trainer, tiny_model, c
         warnings = [r.getMessage() for r in caplog.records if "shared_prefix" in r.getMessage()]
         return trainer._passes.prefix.may_pack, len(warnings)
 
-    assert made(Qwen3Config(**SMALL, head_dim=16)) == (implementation == "flash_attention_2", 1)
-    assert made(NemotronConfig(**SMALL), shared_prefix="off") == (False, 0)
-    assert made(Qwen3Config(**SMALL, attention_dropout=0.1)) == (False, 0)
+    assert outcome(Qwen3Config(**SMALL, head_dim=16)) == (implementation == "flash_attention_2", 1)
+    assert outcome(NemotronConfig(**SMALL), shared_prefix="off") == (False, 0)
+    assert outcome(Qwen3Config(**SMALL, attention_dropout=0.1)) == (False, 0)

@@ -25,10 +25,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
 from weight_helpers import same_weights, weights
 
 import trl_credit
-from trl_credit.passes import reduced, row_order
-from trl_credit.passes.padding import Padding
+from trl_credit.passes import padding, reduced
+from trl_credit.passes.padding import Padding, Span
 from trl_credit.passes.prefix_layout import PromptRow
-from trl_credit.passes.row_order import Span
 
 
 PROMPTS = ["1+1=", "12+3+4=", "a=", "1234567-1234567=", "0+0+0=", "7-=", "11+22-33+44=", "5="]
@@ -98,6 +97,11 @@ def test_the_tokens_of_a_window_are_those_of_the_longest_rows(run):
         assert sizes and all(shape == (2, longest[1]) for shape in sizes.values()), sizes
 
 
+def test_knobs_that_are_off_leave_trls_passes(make_trainer):
+    passes = make_trainer(length_sort="off", shared_prefix="off", skip_zero_advantage="off")._passes
+    assert not passes.reshapes and not passes.skipping.applies
+
+
 def check_warns(caplog) -> None:
     assert sum("length_sort='auto'" in record.getMessage() for record in caplog.records) == 1
 
@@ -106,27 +110,26 @@ NO_DROPOUT = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
 ABSOLUTE = GPT2Config(n_positions=64, n_embd=32, n_layer=2, n_head=2, initializer_range=0.2, **NO_DROPOUT)
 
 
-@pytest.mark.parametrize("kind", ["experts", "absolute"])
+def scaled_by_length(path):
+    """A model whose positions depend on the length of a batch."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    model.config.rope_parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
+    return with_tokenizer(type(model)(model.config), path)
+
+
+MODELS = {
+    "experts": lambda path: with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(path)), path),
+    "absolute": lambda path: model_of(ABSOLUTE, path, torch.float32),
+    "scaled": scaled_by_length,
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
 def test_a_model_keeps_the_rows_or_the_padding_that_it_needs(run, tiny_model, caplog, kind):
-    def model():
-        if kind == "absolute":
-            return model_of(ABSOLUTE, tiny_model, torch.float32)
-        return with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(tiny_model)), tiny_model)
-
-    off, trainer, auto = compared(run, mode="auto", model=model, max_steps=2)
-    assert auto.tokens(trained=True) < off.tokens(trained=True)
-    assert trainer._passes.padding.window == (4 if kind == "absolute" else 1)
-    check_warns(caplog)
-
-
-def test_positions_by_the_length_of_a_batch_leave_all_padding(run, tiny_model, caplog):
-    def scaled():
-        model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
-        model.config.rope_parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
-        return with_tokenizer(type(model)(model.config), tiny_model)
-
-    (_, off), (trainer, auto) = (run(x, model=scaled, max_steps=2) for x in ("off", "auto"))
-    assert not trainer._passes.padding.trims and auto.shapes == off.shapes
+    off, trainer, auto = compared(run, mode="auto", model=partial(MODELS[kind], tiny_model), max_steps=2)
+    padding = trainer._passes.padding
+    assert padding.trims == (kind != "scaled") and padding.window == (4 if kind == "absolute" else 1)
+    assert auto.tokens(trained=True) < off.tokens(trained=True) if padding.trims else auto.shapes == off.shapes
     check_warns(caplog)
 
 
@@ -175,10 +178,10 @@ def test_widths_are_rounded_up_where_that_is_asked_for(run):
 def test_images_that_are_not_one_for_each_row_keep_rows_in_their_place():
     ids = torch.arange(4).view(2, 2)
     batch = {"prompt_ids": ids, "num_items_in_batch": torch.tensor(3), "old_per_token_logps": None}
-    assert row_order.is_by_row(batch)
-    assert row_order.is_by_row(batch | {"pixel_values": torch.zeros(2, 3), "num_images": [1, 1]})
-    assert not row_order.is_by_row(batch | {"pixel_values": torch.zeros(2, 3), "num_images": [2, 0]})
-    assert not row_order.is_by_row(batch | {"pixel_values": torch.zeros(8, 3), "num_images": [1, 1]})
+    assert padding.is_by_row(batch)
+    assert padding.is_by_row(batch | {"pixel_values": torch.zeros(2, 3), "num_images": [1, 1]})
+    assert not padding.is_by_row(batch | {"pixel_values": torch.zeros(2, 3), "num_images": [2, 0]})
+    assert not padding.is_by_row(batch | {"pixel_values": torch.zeros(8, 3), "num_images": [1, 1]})
 
 
 def test_columns_of_packed_rows_and_of_images():
@@ -192,27 +195,28 @@ def test_columns_of_packed_rows_and_of_images():
         "advantages": torch.ones(2),
         "importance_sampling_ratio": torch.ones(2, 1),
     }
-    rows, _ = row_order.rows_of(batch["prompt_mask"], batch["completion_mask"])
+    rows, _ = padding.rows_of(batch["prompt_mask"], batch["completion_mask"])
     assert [row[1:] for row in rows] == [(2, 2), (3, 1)]
     kept = {name: batch[name] for name in ("pixel_values", "advantages", "importance_sampling_ratio")}
     for are_columns, types in ((True, [[0, 5, 5, 4, 5], [4, 4, 4, 4, 0]]), (False, [[0, 7, 7, 6, 7], [6, 6, 6, 6, 0]])):
-        found = row_order.trimmed(batch, Span(3, 2), are_columns=are_columns)
-        assert found["token_type_ids"].tolist() == types
-        assert found["prompt_ids"].tolist() == [[2, 3, 4], [7, 8, 9]]
-        assert found["completion_ids"].tolist() == [[0, 1], [4, 5]]
-        assert all(found[name] is x for name, x in kept.items())
-    one = {"a": torch.tensor([1, 2]), "b": ["x", "y"], "n": torch.tensor(3)}
-    two = {"a": torch.tensor([3, 4]), "b": ["z", "w"], "n": torch.tensor(3)}
-    turned = [(x["a"].tolist(), x["b"], x["n"].item()) for x in row_order.reordered([one, two], [3, 0, 2, 1])]
-    assert turned == [([4, 1], ["w", "x"], 3), ([3, 2], ["z", "y"], 3)]
+        trimmed = padding.trimmed(batch, Span(3, 2), are_columns=are_columns)
+        assert trimmed["token_type_ids"].tolist() == types
+        assert trimmed["prompt_ids"].tolist() == [[2, 3, 4], [7, 8, 9]]
+        assert trimmed["completion_ids"].tolist() == [[0, 1], [4, 5]]
+        assert all(trimmed[name] is x for name, x in kept.items())
+    one = {"prompt_ids": batch["prompt_ids"], "a": torch.tensor([1, 2]), "b": ["x", "y"], "n": torch.tensor(3)}
+    two = {"prompt_ids": batch["prompt_ids"], "a": torch.tensor([3, 4]), "b": ["z", "w"], "n": torch.tensor(3)}
+    for places, a, b in (([3, 0], [4, 1], ["w", "x"]), ([2, 1], [3, 2], ["z", "y"])):
+        turned = padding.rows_at([one, two], places)
+        assert (turned["a"].tolist(), turned["b"], turned["n"].item()) == (a, b, 3)
 
 
 def test_the_order_is_that_of_trl_where_nothing_is_gained():
     row = partial(PromptRow, 0)
-    assert row_order.cheapest_order([row(4, 2), row(4, 2), row(4, 2)], 1) == [0, 1, 2]
-    assert row_order.cheapest_order([row(4, 1), row(4, 9), row(4, 2), row(4, 9)], 2) == [1, 3, 2, 0]
+    assert padding.cheapest_order([row(4, 2), row(4, 2), row(4, 2)], 1) == [0, 1, 2]
+    assert padding.cheapest_order([row(4, 1), row(4, 9), row(4, 2), row(4, 9)], 2) == [1, 3, 2, 0]
     # by response 2 · (20 + 5) + 2 · (20 + 4) tokens, by row 2 · (20 + 4) + 2 · (1 + 5)
-    assert row_order.cheapest_order([row(1, 5), row(20, 4), row(1, 4), row(20, 1)], 2) == [1, 3, 0, 2]
+    assert padding.cheapest_order([row(1, 5), row(20, 4), row(1, 4), row(20, 1)], 2) == [1, 3, 0, 2]
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -224,12 +228,12 @@ def test_a_row_has_the_positions_that_it_has_in_trl(make_trainer, lora):
     mask = torch.ones_like(ids)
     for row, (first, last) in enumerate(((60, 120), (95, 104), (97, 111), (99, 110))):
         mask[row, :first], mask[row, last:] = 0, 0
-    given = {"batch_size": 2, "compute_entropy": True}
+    options = {"batch_size": 2, "compute_entropy": True}
     theirs = trl.GRPOTrainer._get_per_token_logps_and_entropies
     with torch.no_grad():
-        whole = theirs(trainer, trainer.model, ids, mask, 20, **given)
+        whole = theirs(trainer, trainer.model, ids, mask, 20, **options)
         watch = Watch(trainer)
-        ours = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, 20, **given)
+        ours = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, 20, **options)
     assert [shape for _, shape in watch.shapes] == [(2, 60), (2, 14)]
     inside = mask[:, -20:].bool()
     for left, right in zip(ours[:2], whole[:2], strict=True):

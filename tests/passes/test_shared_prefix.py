@@ -17,24 +17,15 @@ from passes_helpers import (
     with_tokenizer,
 )
 from tiny_models import LAYERS, tiny_qwen3_moe
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GemmaConfig,
-    GPT2Config,
-    LlamaConfig,
-    MistralConfig,
-    NemotronConfig,
-    Qwen2Config,
-    Qwen3Config,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import trl_credit
 from trl_credit.loss.keys import PACKED_LAYOUT
 from trl_credit.passes import flops
 from trl_credit.passes.flops import Cost, cost_of
+from trl_credit.passes.padding import rows_of
 from trl_credit.passes.prefix_layout import Batching, MicroBatch, PromptRow, by_prompt, layout_of, packing_of
-from trl_credit.passes.row_order import rows_of
 from trl_credit.trainer.engine_calls import temporarily
 
 
@@ -95,22 +86,23 @@ def test_which_prompts_are_the_same():
 
 
 def test_what_a_model_costs():
-    config = LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=64, **LAYERS, num_key_value_heads=1)
+    config = config_of("llama", vocab_size=50)
     model = AutoModelForCausalLM.from_config(config)
     weights = sum(m.weight.numel() for m in model.model.layers.modules() if isinstance(m, torch.nn.Linear))
     assert cost_of(config) == Cost(2.0 * weights, 4.0 * 2 * 32, 2.0 * 50 * 32)
-    assert cost_of(GPT2Config()) is None
+    assert cost_of(CONFIG_MAPPING["gpt2"]()) is None
 
 
 # The numbers of plain rows
 
 SMALL = {"hidden_size": 32, "intermediate_size": 64, **LAYERS, "num_key_value_heads": 1, "initializer_range": 0.2}
-KINDS = {
-    "qwen2": Qwen2Config(**SMALL, use_sliding_window=False),
-    "qwen3": Qwen3Config(**SMALL, head_dim=16),
-    "llama": LlamaConfig(**SMALL),
-    "gemma": GemmaConfig(**SMALL, head_dim=16),
-}
+
+
+def config_of(kind, **settings):
+    return CONFIG_MAPPING[kind](**SMALL, **settings)
+
+
+KINDS = {kind: {"head_dim": 16} if kind in ("qwen3", "gemma") else {} for kind in ("qwen2", "qwen3", "llama", "gemma")}
 
 
 @pytest.mark.parametrize(
@@ -121,7 +113,7 @@ KINDS = {
 def test_log_probabilities_entropies_and_gradients_are_those_of_rows(
     make_trainer, tiny_model, kind, dtype, checkpointing
 ):
-    model = model_of(KINDS[kind], tiny_model, dtype)
+    model = model_of(config_of(kind, **KINDS[kind]), tiny_model, dtype)
     config = (trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model))
     trainer = make_trainer(config, shared_prefix="on", gradient_checkpointing=checkpointing)
     model = trainer.model.train()
@@ -137,16 +129,16 @@ def test_log_probabilities_entropies_and_gradients_are_those_of_rows(
     packing = packing_of(rows)
     assert 0 < packing.length < 0.7 * ids.numel()
     weight_t = torch.randn(2, 8, 7, dtype=dtype) * mask_t
-    found = []
+    results = []
     for layout in (None, layout_of(packing, rows, widths=(9, 7))):
         loss_pass = SimpleNamespace(inputs={PACKED_LAYOUT: layout}, hook_calls=1)
         with temporarily(trainer, _loss_pass=loss_pass):  # whose hook has run: no credit is written
             output = trainer._get_per_token_logps_and_entropies(model, ids, mask, 7, compute_entropy=True)[:2]
         total = sum((w * x).sum() for w, x in zip(weight_t, output, strict=True))
         gradients = torch.autograd.grad(total, list(model.parameters()))
-        found.append(([x.detach().masked_fill(mask_t == 0, 0.0) for x in output], gradients))
+        results.append(([x.detach().masked_fill(mask_t == 0, 0.0) for x in output], gradients))
     most = 1e-6 if dtype == torch.float64 else 1e-5
-    (plain, plain_gradients), (packed, packed_gradients) = found
+    (plain, plain_gradients), (packed, packed_gradients) = results
     for left, right in zip(plain, packed, strict=True):
         torch.testing.assert_close(right.double(), left.double(), rtol=0, atol=most)
     assert plain[0].abs().max() > 1 and (plain[0] != 0).sum() == mask_t.sum()
@@ -161,7 +153,7 @@ def run(make_trainer, tmp_path, tiny_model):
 
     def train(mode, algo="base", *, model=None, prompts=LONG, **settings):
         settings = {"output_dir": str(tmp_path / mode), "max_completion_length": 9, **settings}
-        model = model or partial(model_of, Qwen3Config(**SMALL, head_dim=16), tiny_model)
+        model = model or partial(model_of, config_of("qwen3", head_dim=16), tiny_model)
         return trained(make_trainer, algo, model=model, prompts=prompts, shared_prefix=mode, **settings)
 
     return train
@@ -217,9 +209,9 @@ class Neighbour(torch.nn.Module):
 
 def test_a_model_that_sees_columns_keeps_its_rows(run, tiny_model, caplog, free_calls):
     def model():
-        found = model_of(Qwen3Config(**SMALL, head_dim=16, tie_word_embeddings=False), tiny_model)
-        found.model.embed_tokens = Neighbour(found.model.embed_tokens)
-        return found
+        neighbours = model_of(config_of("qwen3", head_dim=16, tie_word_embeddings=False), tiny_model)
+        neighbours.model.embed_tokens = Neighbour(neighbours.model.embed_tokens)
+        return neighbours
 
     off, trainer, auto = compared(run, mode="auto", model=model, **BATCH)
     assert "shared_prefix='auto' leaves rows unpacked: log-probabilities" in caplog.text
@@ -235,12 +227,12 @@ SCALED = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (MistralConfig(**SMALL, sliding_window=8), "full attention in every layer"),
-        (LlamaConfig(**SMALL, rope_parameters=SCALED), "needs relative positions"),
-        (GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=128), "needs relative positions"),
-        (NemotronConfig(**SMALL), "layers that pass keyword arguments on to attention"),
-        (LlamaConfig(**SMALL), "attn_implementation='sdpa', and has 'eager'"),
-        (LlamaConfig(**SMALL), "torch_compile=False"),
+        (config_of("mistral", sliding_window=8), "full attention in every layer"),
+        (config_of("llama", rope_parameters=SCALED), "needs relative positions"),
+        (CONFIG_MAPPING["gpt2"](n_embd=32, n_layer=2, n_head=2, n_positions=128), "needs relative positions"),
+        (config_of("nemotron"), "layers that pass keyword arguments on to attention"),
+        (config_of("llama"), "attn_implementation='sdpa', and has 'eager'"),
+        (config_of("llama"), "torch_compile=False"),
         (None, "router_aux_loss_coef=0"),
     ],
     ids=["sliding", "scaled", "learned", "layers", "eager", "compiled", "experts"],
@@ -272,7 +264,7 @@ def test_auto_packs_where_that_is_cheaper(make_trainer, monkeypatch):
 
 def test_passes_without_a_gradient_are_plain_where_those_of_the_loss_are(run, tiny_model, free_calls, tmp_path):
     """With dropout, and in a run that goes on with `off` after `auto` has found packed rows to be exact."""
-    draws = partial(model_of, LlamaConfig(**SMALL, attention_dropout=0.1), tiny_model)
+    draws = partial(model_of, config_of("llama", attention_dropout=0.1), tiny_model)
     _, watch = run("auto", model=draws, max_steps=1, beta=0.1, **BATCH)
     assert {grad for grad, _ in watch.shapes} == {False, True} and all(rows > 1 for _, (rows, _) in watch.shapes)
     settings = {**SAVES, "beta": 0.1, "output_dir": str(tmp_path / "one")}

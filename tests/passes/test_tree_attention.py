@@ -1,13 +1,18 @@
 """Tree attention: the same logits as each branch by itself."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 import torch
+from custom_functions import args_of
 from passes_helpers import dense
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, NemotronConfig, Qwen3Config
 
 from trl_credit.passes import flops
-from trl_credit.passes.attention import BRANCHES, check_tree_attention, takes_branches, tree_attention, visible_mask
+from trl_credit.passes.attention import BRANCHES, takes_branches, tree_attention, visible_mask
 from trl_credit.passes.branches import branches_of
+from trl_credit.rollouts.forest import Trees
 
 
 @pytest.fixture(autouse=True)
@@ -72,9 +77,9 @@ def test_branches_are_those_of_the_mask(length):
     branches = branches_of(until, mask_t=mask_t)
     seen = visible_mask(until, mask_t=mask_t)
     assert sum(branches.sizes) == 3 * length and len(branches.pieces) > 1
-    found = dense(branches, 3, length)
-    assert torch.equal(found, seen & mask_t.bool().unsqueeze(2))
-    assert torch.equal(branches.positions((3, length)), (found.sum(-1) - 1).clamp(min=0))
+    own_mask = dense(branches, 3, length)
+    assert torch.equal(own_mask, seen & mask_t.bool().unsqueeze(2))
+    assert torch.equal(branches.positions((3, length)), (own_mask.sum(-1) - 1).clamp(min=0))
     assert branches.squares() < 3 * length**2
     # padding alone, as the rows of a process that has none of its own
     assert not branches_of(until, mask_t=torch.zeros_like(mask_t)).calls
@@ -84,7 +89,7 @@ def test_branches_are_those_of_the_mask(length):
 def test_gradients_are_those_of_the_mask(tiny_model, monkeypatch, checkpointing):
     until, mask_t = random_tree(60)
     ids = torch.randint(3, 20, until.shape)
-    found = []
+    results = []
     for in_pieces in (True, False):
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="sdpa").double().train()
@@ -94,23 +99,23 @@ def test_gradients_are_those_of_the_mask(tiny_model, monkeypatch, checkpointing)
         with tree_attention(model):
             logits = model(input_ids=ids, attention_mask=mask_t, token_type_ids=until, use_cache=False).logits
         total = (logits * mask_t.unsqueeze(-1)).square().sum()
-        found.append((logits[mask_t == 1].detach(), torch.autograd.grad(total, list(model.parameters()))))
-    torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-9, atol=1e-9)
-    largest = max(x.abs().max() for x in found[1][1])
-    for left, right in zip(found[0][1], found[1][1], strict=True):
+        results.append((logits[mask_t == 1].detach(), torch.autograd.grad(total, list(model.parameters()))))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-9, atol=1e-9)
+    largest = max(x.abs().max() for x in results[1][1])
+    for left, right in zip(results[0][1], results[1][1], strict=True):
         torch.testing.assert_close(left / largest, right / largest, rtol=0, atol=1e-12)
 
 
-def seen_by_attention(model, until, mask_t, **named) -> list[bool]:
+def seen_by_attention(model, until, mask_t, *, is_compiled=False) -> list[bool]:
     """Whether the attention of each layer got branches, in a pass."""
-    found = []
+    got_branches = []
     for layer in model.model.layers:
         layer.self_attn.register_forward_pre_hook(
-            lambda module, args, kwargs: found.append(BRANCHES in kwargs), with_kwargs=True
+            lambda module, args, kwargs: got_branches.append(BRANCHES in kwargs), with_kwargs=True
         )
-    with torch.no_grad(), tree_attention(model, **named):
+    with torch.no_grad(), tree_attention(model, is_compiled=is_compiled):
         model(input_ids=torch.ones_like(until), attention_mask=mask_t, token_type_ids=until)
-    return found
+    return got_branches
 
 
 def test_a_mask_where_that_is_cheaper_or_the_model_is_compiled(tiny_model, monkeypatch):
@@ -159,11 +164,13 @@ def test_neither_branches_nor_the_mask_of_a_layer_get_lost(tiny_model, module, h
 
 def test_models_that_cannot_are_refused():
     mixed = {"layer_types": ["full_attention", "sliding_attention"]}
-    check_tree_attention(Qwen3Config(num_hidden_layers=2, attn_implementation="sdpa"))
+    policy = SimpleNamespace(args=args_of(rollouts="tree", tree_rows="packed", loss_type="dapo"))
+    trees = partial(Trees, policy, prompts=SimpleNamespace(stateful=()))
+    trees(model_config=Qwen3Config(num_hidden_layers=2, attn_implementation="sdpa"))
     for config, words in (
         (Qwen3Config(num_hidden_layers=2, attn_implementation="flash_attention_2"), "sdpa"),
         (Qwen3Config(num_hidden_layers=2, attn_implementation="sdpa", **mixed), "sliding_attention"),
         (MistralConfig(num_hidden_layers=2, attn_implementation="sdpa", sliding_window=64), "sliding_attention"),
     ):
         with pytest.raises(ValueError, match=f"{words}.*tree_rows='paths'"):
-            check_tree_attention(config)
+            trees(model_config=config)

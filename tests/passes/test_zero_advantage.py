@@ -7,8 +7,8 @@ from passes_helpers import Plain, Watch, distinct
 
 import trl_credit
 from trl_credit.observe.schema import read_shard, steps
+from trl_credit.passes.padding import cheapest_order
 from trl_credit.passes.prefix_layout import PromptRow
-from trl_credit.passes.row_order import cheapest_order
 
 
 # windows of two micro-batches of two rows; two windows and two groups in a generation batch
@@ -32,19 +32,19 @@ class Reward:
 
     def __call__(self, completions, **kwargs):
         self.calls += 1
-        found = distinct(completions)
-        counted = (len(found), 0, 4)[self.calls % 3]
-        return [x if i < counted else 0.5 for i, x in enumerate(found)]
+        rewards = distinct(completions)
+        counted = (len(rewards), 0, 4)[self.calls % 3]
+        return [x if i < counted else 0.5 for i, x in enumerate(rewards)]
 
 
 @pytest.fixture
 def run(make_trainer, tmp_path):
-    def train(skip, algo="base", *, momentum=False, **settings):
+    def train(skip, algo="base", *, momentum=False, reward=None, **settings):
         own = algo if isinstance(algo, str) else algo[0]
         folder = str(tmp_path / f"{own}-{skip}")
         if skip is not None:
             settings = {"length_sort": "off", "skip_zero_advantage": skip, **settings}
-        trainer = make_trainer(algo, reward_funcs=Reward(), output_dir=folder, **{**SIZES, **settings})
+        trainer = make_trainer(algo, reward_funcs=reward or Reward(), output_dir=folder, **{**SIZES, **settings})
         if momentum:
             trainer.optimizer = torch.optim.SGD(
                 trainer.model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1, nesterov=True
@@ -85,7 +85,7 @@ def test_every_update_is_that_of_trl_with_fewer_passes(run, momentum):
     assert all(row["loss"] == row["grad_norm"] == 0 for row, share in zip(rows, skipped, strict=True) if share == 1)
 
 
-def test_the_first_window_says_which_parameters_passes_reach(run, make_trainer):
+def test_the_first_window_says_which_parameters_passes_reach(run):
     """Of a run that begins without a signal: parameters that no pass reaches keep no gradient, and so their value."""
 
     class Unused(trl_credit.CreditTrainer):
@@ -93,17 +93,11 @@ def test_the_first_window_says_which_parameters_passes_reach(run, make_trainer):
             super().__init__(*args, **kwargs)
             self.model.spare = torch.nn.Parameter(torch.ones(3))
 
-    found = []
-    for skip in ("off", "auto"):
-        settings = {**SIZES, "skip_zero_advantage": skip, "length_sort": "off", "max_steps": 4}
-        pair = (trl_credit.CreditConfig, Unused)
-        trainer = make_trainer(pair, reward_funcs=lambda completions, **kwargs: [0.5] * len(completions), **settings)
-        watch = Watch(trainer)
-        trainer.train()
-        found.append(watch)
-        assert torch.equal(trainer.model.spare, torch.ones(3))
-    check_same_updates(*found)
-    assert found[0].passes[:4] == [2] * 4 and found[1].passes[:4] == [1, 0, 0, 0]
+    pair, reward = (trl_credit.CreditConfig, Unused), lambda completions, **kwargs: [0.5] * len(completions)
+    (trainer, off), (other, auto) = (run(skip, pair, reward=reward, max_steps=4) for skip in ("off", "auto"))
+    assert all(torch.equal(x.model.spare, torch.ones(3)) for x in (trainer, other))
+    check_same_updates(off, auto)
+    assert off.passes[:4] == [2] * 4 and auto.passes[:4] == [1, 0, 0, 0]
 
 
 def test_a_resumed_run_leaves_out_what_it_would_have_left_out(make_trainer):
@@ -118,8 +112,8 @@ def test_a_resumed_run_leaves_out_what_it_would_have_left_out(make_trainer):
         watched.append(Watch(trainer))
         trainer.train(resume_from_checkpoint=f"{trainer.args.output_dir}/checkpoint-2" if resume else None)
         timed = ("step_time", "runtime", "second")
-        found = [row for row in trainer.state.log_history if row["step"] > 2 and "reward" in row]
-        rows.append([{k: v for k, v in row.items() if not any(t in k for t in timed)} for row in found])
+        logged = [row for row in trainer.state.log_history if row["step"] > 2 and "reward" in row]
+        rows.append([{k: v for k, v in row.items() if not any(t in k for t in timed)} for row in logged])
     assert watched[0].passes[:4] == [2, 2, 0, 0] and watched[1].passes[:2] == [0, 0]
     assert rows[0] == rows[1] and len(rows[0]) == 1  # one generation batch
     assert all(torch.equal(x, watched[1].parameters[-1][name]) for name, x in watched[0].parameters[-1].items())

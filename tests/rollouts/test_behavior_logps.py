@@ -8,15 +8,15 @@ from segment_helpers import TREE, RecordingEngine, counts_on, generation_batch, 
 @pytest.mark.parametrize("correction", [False, True])
 @pytest.mark.parametrize("aligned", [False, True])
 def test_the_engines_log_probabilities_as_behavior_policy(make_trainer, correction, aligned):
-    found = {}
+    batches = {}
     for kind in ("recomputed", "sampler"):
         trainer = make_trainer("s_trace", beta=0.1, num_iterations=1 if aligned else 2)
         trainer.args.behavior_logps = kind
         trainer = with_engine(trainer, RecordingEngine())
         trainer.vllm_importance_sampling_correction = correction
         calls = passes(trainer)
-        found[kind] = generation_batch(trainer), len(calls)
-    recomputed, sampler = found["recomputed"], found["sampler"]
+        batches[kind] = generation_batch(trainer), len(calls)
+    recomputed, sampler = batches["recomputed"], batches["sampler"]
     mask = sampler[0]["completion_mask"].bool()
     assert (sampler[0]["old_per_token_logps"][mask] == -0.5).all()
     assert sampler[1] == 0  # the reference is another model

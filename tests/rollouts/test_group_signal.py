@@ -59,12 +59,12 @@ def test_difficulty_weights_see_what_was_sampled(make_trainer):
 
     def count(inputs):
         sampled.append([])
-        made = make(inputs)
-        mean = made.batch.rewards.view(-1, 4).mean(1).repeat_interleave(4)
-        torch.testing.assert_close(made.p_hat, mean)
-        assert made.accuracy == pytest.approx(sum(sampled[-1]) / len(sampled[-1]))
-        assert made.accuracy < made.p_hat.mean() - 0.05
-        return made
+        batch = make(inputs)
+        mean = batch.batch.rewards.view(-1, 4).mean(1).repeat_interleave(4)
+        torch.testing.assert_close(batch.p_hat, mean)
+        assert batch.accuracy == pytest.approx(sum(sampled[-1]) / len(sampled[-1]))
+        assert batch.accuracy < batch.p_hat.mean() - 0.05
+        return batch
 
     trainer.engine.sample, trainer.make_batch = spy, count
     trainer.train()
@@ -78,30 +78,30 @@ CHAIN |= {"segmentation": "fixed_length", "segment_length": 3, "max_steps": 2}
 @pytest.mark.parametrize("signal", ["correct", "advantage"])
 def test_continuations_are_paid_for_groups_with_signal(make_trainer, signal):
     trainer = make_trainer(groups="refill", group_signal=signal, **{**SMALL, **CHAIN})
-    asked, written, proceed = [], [], trainer.engine.continue_prefixes
+    prompts, written, proceed = [], [], trainer.engine.continue_prefixes
 
     def spy(prefixes, **kwargs):
-        asked.extend(trainer.tokenizer.decode(prefix[:4]) for prefix in prefixes)
+        prompts.extend(trainer.tokenizer.decode(prefix[:4]) for prefix in prefixes)
         continuations = proceed(prefixes, **kwargs)
         written.extend(len(continuation.ids) for continuation in continuations)
         return continuations
 
     trainer.engine.continue_prefixes = spy
     seen = observed(trainer)
-    without = [prompt for prompt in asked if int(prompt[0]) % 2 == 0]
-    assert asked and (not without if signal == "correct" else without)
+    without = [prompt for prompt in prompts if int(prompt[0]) % 2 == 0]
+    assert prompts and (not without if signal == "correct" else without)
     logs = trainer.state.log_history[:2]
     assert sum(row["credit/groups/calls"] for row in logs) > 2
     assert sum(row["credit/rollout_tokens"] for row in logs) == sum(written)
     assert sum(row["credit/rollouts"] for row in logs) == len(written)
-    for made, data, _ in seen:
+    for batch, data, _ in seen:
         ids, inside = data[keys.SEGMENT_IDS], loss_mask(data).bool()
-        assert made.advantages.shape == data[keys.COMPLETION_IDS].shape == ids.shape == made.value_t.shape
+        assert batch.advantages.shape == data[keys.COMPLETION_IDS].shape == ids.shape == batch.value_t.shape
         assert bool(((ids >= 0) == inside).all())
-        grouped = ((made.advantages != 0) & inside).any(-1).view(-1, 4).any(-1)
-        assert grouped.all() if signal == "advantage" else all(int(x["prompt"][0]) % 2 for x in made.examples)
+        grouped = ((batch.advantages != 0) & inside).any(-1).view(-1, 4).any(-1)
+        assert grouped.all() if signal == "advantage" else all(int(x["prompt"][0]) % 2 for x in batch.examples)
         # the advantages of a response sum to the difference of its last value and its first
-        for a, s, v, end in zip(made.advantages, ids, made.value_t, made.final_value, strict=True):
+        for a, s, v, end in zip(batch.advantages, ids, batch.value_t, batch.final_value, strict=True):
             starts = [s.tolist().index(k) for k in range(int(s.max()) + 1)]
             if starts:
                 torch.testing.assert_close(a[starts].sum(), end - v[starts[0]], atol=1e-5, rtol=1e-5)
@@ -136,13 +136,13 @@ def test_the_kl_term_of_rows_without_credit(make_trainer):
     trainer = make_trainer(credit=credit, **settings)
     for p in trainer.ref_model.parameters():
         p.data += 0.1
-    ((made, _, _),) = observed(trainer)
-    assert made.batch.data[keys.ZERO_VARIANCE_ROW].sum() > 0
+    ((batch, _, _),) = observed(trainer)
+    assert batch.batch.data[keys.ZERO_VARIANCE_ROW].sum() > 0
     for ref_logp_t, logp_t, has_graph in seen:
         assert not has_graph and ((ref_logp_t - logp_t).abs().amax(1) > 1e-4).all()
     both = {"reward_funcs": [by_prompt, length], "difficulty_reward": ["by_prompt"], "overwrite_output_dir": True}
-    ((made, _, _),) = observed(make_trainer(**{**settings, **both}))
-    assert not made.batch.data[keys.ZERO_VARIANCE_ROW].any() and (made.advantages != 0).all()
+    ((batch, _, _),) = observed(make_trainer(**{**settings, **both}))
+    assert not batch.batch.data[keys.ZERO_VARIANCE_ROW].any() and (batch.advantages != 0).all()
 
 
 def test_refusals(make_trainer):

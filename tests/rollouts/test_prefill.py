@@ -23,10 +23,10 @@ def continued(trainer, *, n=3, prefixes=PREFIXES, **settings) -> tuple[list[list
         setattr(trainer.generation_config, name, value)
     torch.manual_seed(0)
     with torch.no_grad():
-        found = trainer.engine.continue_prefixes(prefixes, n=n, budgets=[6, 2, 6, 5][: len(prefixes)])
+        continuations = trainer.engine.continue_prefixes(prefixes, n=n, budgets=[6, 2, 6, 5][: len(prefixes)])
     handle.remove()
     assert "generate" not in vars(trainer.model)
-    return [continuation.ids for continuation in found], shapes
+    return [continuation.ids for continuation in continuations], shapes
 
 
 @pytest.mark.parametrize("adapter", [False, True])

@@ -5,7 +5,6 @@ import logging
 import math
 
 import numpy as np
-import pytest
 from prompt_helpers import by_difficulty, in_turn
 
 
@@ -93,13 +92,3 @@ def test_rows_of_the_batch_are_passed_over():
     assert order.draw(6) == [0, 1, 2, 3, 4, 5]
     # across the end of a permutation no row comes twice
     assert order.draw(4) == [0, 1, 2, 3] and order.draw(4) == [4, 5, 0, 1] and order.draw(6) == [2, 3, 4, 5, 0, 1]
-
-
-@pytest.mark.parametrize("make", [by_difficulty, in_turn])
-def test_too_few_rows_are_refused_before_anything_changes(make):
-    order, other = make(8), make(8)
-    named = "prompt_sampler='difficulty'" if make is by_difficulty else "groups='refill'"
-    with pytest.raises(ValueError, match=f"^{named} needs 4 more prompts"):
-        order.draw(4, besides=[0, 1, 2, 3, 4, 4])
-    assert sorted(order.draw(3, besides=[0, 1, 2, 3, 4])) == [5, 6, 7] == sorted(other.draw(3, besides=range(5)))
-    assert order.draw(8) == other.draw(8) and order.draw(0, besides=range(8)) == []

@@ -53,29 +53,25 @@ def exact_values(model, tokenizer, prompt, *, length, temperature):
             reward = spelling([tokenizer.decode(ids, skip_special_tokens=True)])[0]
             return {tuple(ids): (reward, reward**2)}
         p = next_probabilities(ids).tolist()
-        found, first, second = {}, 0.0, 0.0
+        values, first, second = {}, 0.0, 0.0
         for token, weight in enumerate(p):
             below = moments([*ids, token])
-            found.update(below)
+            values.update(below)
             first += weight * below[(*ids, token)][0]
             second += weight * below[(*ids, token)][1]
-        found[tuple(ids)] = (first, second)
-        return found
+        values[tuple(ids)] = (first, second)
+        return values
 
     return {ids: (v, s - v * v) for ids, (v, s) in moments([]).items()}
 
 
-def trainer_of(folder, output_dir, prompts, *, n, **settings):
-    """A trainer whose responses have three tokens, with `n` of them for a prompt."""
-    sizes = {"per_device_train_batch_size": n, "num_generations": n, "max_completion_length": 3, "temperature": 0.8}
-    args = CreditConfig(str(output_dir), report_to="none", disable_tqdm=True, **sizes, **settings)
-    return CreditTrainer(folder, spelling, args, train_dataset=Dataset.from_dict({"prompt": prompts * 4}))
-
-
 def test_values_converge_to_enumeration_at_the_monte_carlo_rate(enumerable, tmp_path):
     (folder, model), n = enumerable, 32
-    tokens = {"segmentation": "fixed_length", "segment_length": 1, "released_code": ["spo_last_token"]}
-    trainer = trainer_of(folder, tmp_path, ["ab", "ca"], n=16, rollouts="chain", rollouts_per_state=n, **tokens)
+    settings = {"rollouts": "chain", "rollouts_per_state": n, "segmentation": "fixed_length", "segment_length": 1}
+    settings |= {"released_code": ["spo_last_token"], "max_completion_length": 3, "temperature": 0.8}
+    settings |= {"per_device_train_batch_size": 16, "num_generations": 16}
+    args = CreditConfig(str(tmp_path), report_to="none", disable_tqdm=True, **settings)
+    trainer = CreditTrainer(folder, spelling, args, train_dataset=Dataset.from_dict({"prompt": ["ab", "ca"] * 4}))
     tokenizer = trainer.processing_class
     squares = []
     for inputs in itertools.islice(trainer.get_train_dataloader(), 4):
@@ -107,15 +103,15 @@ def test_prefixes_of_like_budgets_are_continued_together(make_trainer):
     rng = random.Random(0)
     prefixes = [[rng.randrange(3, 20) for _ in range(rng.randint(1, 9))] for _ in range(9)]
     budgets = [1, 8, 2, 7, 1, 8, 2, 7, 1]
-    found, calls = {}, {}
+    continuations, calls = {}, {}
     for size in (None, 4):
         trainer = make_trainer(**CHAIN, rollout_batch_size=size, top_k=1)  # the most probable token: nothing is drawn
         calls[size] = engine_calls(trainer)
-        found[size] = trainer.engine.continue_prefixes(prefixes, n=2, budgets=budgets)
+        continuations[size] = trainer.engine.continue_prefixes(prefixes, n=2, budgets=budgets)
     assert calls == {None: [(18, 8)], 4: [(4, 8), (4, 7), (4, 2), (4, 1), (2, 1)]}  # 74 slots; as they come, 122
-    assert [c.ids for c in found[4]] == [c.ids for c in found[None]]
-    assert all(1 <= len(c.ids) <= budgets[i // 2] for i, c in enumerate(found[4]))
-    assert max(len(c.ids) for c in found[4]) == 8
+    assert [c.ids for c in continuations[4]] == [c.ids for c in continuations[None]]
+    assert all(1 <= len(c.ids) <= budgets[i // 2] for i, c in enumerate(continuations[4]))
+    assert max(len(c.ids) for c in continuations[4]) == 8
 
 
 def test_equal_prefixes_share_their_rollouts(make_trainer):
@@ -165,7 +161,9 @@ def test_a_prefix_is_one_request_with_its_own_budget(make_trainer, mode, rows, b
 def test_engine_log_probabilities_travel_with_the_rows(make_trainer, tmp_path, form, mode):
     engine = RecordingEngine(unknown_at=1)
     settings = {**TREE, "tree_branching": [2, 2, 2], "tree_segment_length": 1, "replay_iterations": 3, "replay_cap": 1}
-    trainer = with_engine(make_trainer(**settings, tree_rows=form), engine)
+    # trees keep the product over a segment, also where weights are per turn
+    settings |= {"importance": "turn_token" if form == "nodes" else "token", "tree_rows": form}
+    trainer = with_engine(make_trainer(**settings), engine)
     trainer.vllm_importance_sampling_correction, trainer.vllm_importance_sampling_mode = True, mode
     trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = 0.0, 1e9
     counts_on(trainer)
@@ -178,11 +176,11 @@ def test_engine_log_probabilities_travel_with_the_rows(make_trainer, tmp_path, f
         old, ratio = output["old_per_token_logps"], output["importance_sampling_ratio"]
         assert (ids >= 0).any() and set(sampling[ids >= 0].nan_to_num(7.0).tolist()) == {-0.5, 7.0}
         assert (old[ids >= 0] < 0).all()  # no 0 in the place of what is not known
-        for row, made in enumerate(planned.rows):
+        for row, planned_row in enumerate(planned.rows):
             for k in range(int(ids[row].max()) + 1):
                 inside = ids[row] == k
                 difference = (old[row] - sampling[row])[inside].nan_to_num()
-                if made.birth < planned.iteration:
+                if planned_row.birth < planned.iteration:
                     assert (ratio[row][inside] == 1).all()
                     known = ~sampling[row][inside].isnan()
                     assert (old[row][inside][known] == -0.5).all()
@@ -201,14 +199,3 @@ def test_a_response_cut_by_the_context_did_not_end(make_trainer):
     assert [trainer.engine.remaining_budget(4, written) for written in (0, 2)] == [3, 1]
     output = generation_batch(trainer)
     assert not output["advantages"].any()  # −7 − (−7), and no reward of the response's own
-
-
-def test_the_last_level_of_a_tree_may_fill_the_context(make_trainer):
-    engine = RecordingEngine(answer=[3, 4, 5, 6, 7, 8])
-    trainer = with_engine(make_trainer(**TREE), engine)  # prompts of four tokens, inner segments of three
-    for context, last in ((4 + 8, 5), (4 + 8 - 3, 2), (100, 5)):
-        trainer.args.vllm_max_model_length = context
-        engine.log.clear()
-        generation_batch(trainer)
-        inner, final = (call[1] for call in engine.log if call[0] == "generate")
-        assert {limit for _, _, limit in inner} == {3} and {(n, limit) for n, _, limit in final} == {(7, last)}

@@ -1,6 +1,7 @@
 """The prefixes of a chain's states, and the parts in which their responses are scored."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,13 +17,13 @@ from trl_credit.rollouts.replay import Row, padded_rows
 ROWS, SEGMENT, ROLLOUTS = 4, 25, 9
 
 
-def drawn(prefixes, *, n, budgets, **named) -> list[Continuation]:
+def drawn(prefixes, *, n, budgets, **kwargs) -> list[Continuation]:
     """Continuations of four tokens that depend on the prefix alone."""
-    found = []
+    continuations = []
     for prefix in prefixes:
         draw = random.Random(repr((len(prefix), prefix[-20:])))
-        found += [Continuation(draw.choices(range(3, 18), k=4), None) for _ in range(n)]
-    return found
+        continuations += [Continuation(draw.choices(range(3, 18), k=4), None) for _ in range(n)]
+    return continuations
 
 
 def credit_of(trainer, length: int) -> torch.Tensor:
@@ -41,8 +42,8 @@ def make_chain(make_trainer):
         settings = {**CHAIN, "segmentation": "fixed_length", "segment_length": SEGMENT, **settings}
         settings |= {"rollouts_per_state": ROLLOUTS, "per_device_train_batch_size": ROWS, "num_generations": ROWS}
         settings |= {"num_segments": None, "max_completion_length": 100_000}
-        given = {} if reward_funcs is None else {"reward_funcs": reward_funcs}
-        trainer = make_trainer(**given, **settings)
+        reward = {} if reward_funcs is None else {"reward_funcs": reward_funcs}
+        trainer = make_trainer(**reward, **settings)
         trainer.model.train()
         trainer.model.config.max_position_embeddings = 200_000
         trainer.engine.continue_prefixes = drawn
@@ -78,16 +79,16 @@ def test_parts_are_as_many_as_the_largest_process_needs(make_chain):
     engine = make_chain(
         lambda completions, **kwargs: [float(len(x)) for x in completions], rollout_batch_size=18
     ).engine
-    asked, score = [], engine.score_responses
+    sizes, score = [], engine.score_responses
 
     def recorded(examples, completion_ids, *, most):
-        asked.append((len(examples), len(completion_ids), most))
+        sizes.append((len(examples), len(completion_ids), most))
         return score(examples, completion_ids, most=most)
 
     engine.score_responses = recorded
-    given = {"prompt_ids": [[3]], "completion_ids": [list(range(3, 20))], "most": 5}
-    values, tokens = rollout_values(engine, [{"prompt": "1+1="}], [(0, 0), (0, 1), (0, 9)], **given)
-    assert asked == [(18, 18, 18), (9, 9, 18), (1, 0, 9)]
+    batch = SimpleNamespace(prompt_ids=[[3]], completion_ids=[list(range(3, 20))])
+    values, tokens = rollout_values(engine, [{"prompt": "1+1="}], [(0, 0), (0, 1), (0, 9)], batch=batch, most=5)
+    assert sizes == [(18, 18, 18), (9, 9, 18), (1, 0, 9)]
     assert values.tolist() == [4.0, 5.0, 13.0] and tokens == 3 * 9 * 4
-    values, tokens = rollout_values(engine, [{"prompt": "1+1="}], [], **given)
-    assert values.shape == (0,) and tokens == 0 and asked[3:] == [(1, 0, 18), (1, 0, 18), (1, 0, 9)]
+    values, tokens = rollout_values(engine, [{"prompt": "1+1="}], [], batch=batch, most=5)
+    assert values.shape == (0,) and tokens == 0 and sizes[3:] == [(1, 0, 18), (1, 0, 18), (1, 0, 9)]

@@ -150,7 +150,7 @@ def _nodes(trainer: ResumableTrainer, tree: Tree, trained: set[int]) -> list[dic
         nodes.append(
             {
                 "id": i,
-                "parent": None if node.parent is None else number[id(node.parent)],
+                "parent": None if node.parent is None else number[node.parent],
                 "depth": node.depth,
                 "text": trainer.engine.decode(node.segment.ids),
                 "tokens": len(node.segment.ids),

@@ -1,21 +1,30 @@
-"""Tree attention: a row holds branches of a tree, each of which sees only itself and its ancestors."""
+"""Attention over packed rows.
+
+Tree attention: a row holds branches of a tree, each of which sees only itself and its ancestors. Packed sequences: rows
+one after the other, for attention whose kernels take sequences of unequal lengths.
+"""
 
 import copy
 import functools
+import inspect
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+import trl
+from packaging.version import Version
 from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from ..loss import keys
-from .branch_attention import BranchLayout
-from .branches import Branches, Piece, branches_of
+from .branches import Branches, BranchLayout, Piece, branches_of
 from .flops import cost_of, cost_of_calls
 
 
 BRANCHES = "visible_branches"  # keyword argument of each layer's attention
+# implementations whose kernels take packed sequences
+KERNELS = ("flash_attention_2", "flash_attention_3", "flash_attention_4")
 _TAKES_BRANCHES: dict[tuple[type, str], bool] = {}  # by class and configuration
 
 
@@ -37,7 +46,7 @@ def takes_branches(model: nn.Module) -> bool:
     Tested once per class and configuration, with a one-layer model on the `meta` device.
     """
     inner = _transformer(model)
-    if _implementation(inner.config) != "sdpa" or not inner._supports_attention_backend:
+    if inner.config.get_text_config()._attn_implementation != "sdpa" or not inner._supports_attention_backend:
         return False
     kind = type(inner), inner.config.to_json_string()
     if kind not in _TAKES_BRANCHES:
@@ -68,7 +77,7 @@ def _passes_branches_on(model: PreTrainedModel) -> bool:
 def _arguments(branches: Branches, mask_t: torch.Tensor) -> dict[str, Any]:
     """Arguments of a pass over branches.
 
-    Its layers get the layout by device, which the first layer there makes: places and masks live as long as the pass.
+    Its layers get the layout by device, which the first layer there makes: places and masks last as long as the pass.
     The mask has an impossible shape, so a model that drops the branches on the way fails loudly.
     """
     never = mask_t.new_zeros((1, 1, 2, mask_t.size(1) + 2), dtype=torch.bool)
@@ -78,10 +87,6 @@ def _arguments(branches: Branches, mask_t: torch.Tensor) -> dict[str, Any]:
 def _transformer(model: nn.Module) -> PreTrainedModel:
     """The transformers model inside a wrapped one."""
     return next(module for module in model.modules() if isinstance(module, PreTrainedModel))
-
-
-def _implementation(config: Any) -> str | None:
-    return getattr(config.get_text_config(), "_attn_implementation", None)
 
 
 def _install() -> None:
@@ -100,15 +105,15 @@ def _install() -> None:
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None = None,
-        **named: Any,
+        **kwargs: Any,
     ) -> Any:
-        layout = named.pop(BRANCHES, None)
+        layout = kwargs.pop(BRANCHES, None)
         if layout is None:
-            return plain(module, query, key, value, attention_mask, **named)
+            return plain(module, query, key, value, attention_mask, **kwargs)
         if attention_mask is None or attention_mask.shape[-2:] != (2, query.size(2) + 2):
             raise RuntimeError("a layer has made its own attention mask, which would be lost")
         attention = layout(query.device).attention
-        return attention(functools.partial(plain, module), query, key, value, **named), None
+        return attention(functools.partial(plain, module), query, key, value, **kwargs), None
 
     sdpa.takes_branches = True
     AttentionInterface.register("sdpa", sdpa)
@@ -130,23 +135,22 @@ def tree_attention(
             Defaults to those that the `token_type_ids` of each pass describe. A model that does not take branches, or
             for which a dense mask costs less, then gets a dense mask.
         position_ids (`torch.Tensor`, *optional*):
-            Shape (B, L). Defaults to the number of tokens that each token sees before itself, which is its position
-            in its own unpadded row: prompt and response.
+            With `branches`, shape (B, L). Else it is the number of tokens that each token sees before itself, which is
+            its position in its own unpadded row: prompt and response.
         is_compiled (`bool`, *optional*, defaults to `False`):
             Whether the model is compiled. It would be compiled again for other branches.
     """
     may_go_in_pieces = branches is not None or (not is_compiled and takes_branches(model))
 
     def replace(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        mask_t, own, numbers = kwargs["attention_mask"], branches, position_ids
-        if own is None:
-            until = kwargs.pop(keys.VISIBLE_UNTIL)
-            own = branches_of(until, mask_t=mask_t) if may_go_in_pieces else None
-            if own is None or not _is_worth_it(module, own, mask_t):
-                return args, kwargs | _with_mask(module, until, mask_t)
-        if numbers is None:
-            numbers = own.positions(mask_t.shape).to(mask_t.device)
-        return args, kwargs | {"position_ids": numbers} | _arguments(own, mask_t)
+        mask_t = kwargs["attention_mask"]
+        if branches is not None:
+            return args, kwargs | {"position_ids": position_ids} | _arguments(branches, mask_t)
+        until = kwargs.pop(keys.VISIBLE_UNTIL)
+        own = branches_of(until, mask_t=mask_t) if may_go_in_pieces else None
+        if own is None or not _is_worth_it(module, own, mask_t):
+            return args, kwargs | _with_mask(module, until, mask_t)
+        return args, kwargs | {"position_ids": own.positions(mask_t.shape).to(mask_t.device)} | _arguments(own, mask_t)
 
     if may_go_in_pieces:
         _install()
@@ -166,19 +170,18 @@ def _with_mask(module: nn.Module, visible_until: torch.Tensor, mask_t: torch.Ten
     """Arguments for a pass with a dense mask."""
     seen = visible_mask(visible_until, mask_t=mask_t)
     mask = seen.unsqueeze(1)
-    if _implementation(_transformer(module).config) != "sdpa":  # eager attention adds its mask to the scores
+    # eager attention adds its mask to the scores
+    if _transformer(module).config.get_text_config()._attn_implementation != "sdpa":
         dtype = next(module.parameters()).dtype
-        low = torch.full((), torch.finfo(dtype).min, dtype=dtype, device=seen.device)
-        mask = torch.where(mask, torch.zeros_like(low), low)
+        mask = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
     return {"position_ids": seen.sum(-1) - 1, "attention_mask": mask}
 
 
 def branch_problem(config: Any, *, known: tuple[str, ...] = ("sdpa", "eager")) -> str | None:
     """Why a model cannot have tree attention with one of the `known` implementations; `None` if it can."""
     text = config.get_text_config()
-    implementation = _implementation(config)
-    if implementation not in known:
-        what = f"needs attn_implementation={' or '.join(map(repr, known))}, and has {implementation!r}"
+    if text._attn_implementation not in known:
+        what = f"needs attn_implementation={' or '.join(map(repr, known))}, and has {text._attn_implementation!r}"
         return f"{what}: set model_init_kwargs={{'attn_implementation': 'sdpa'}}"
     slides = getattr(text, "sliding_window", None) is not None and getattr(text, "use_sliding_window", True)
     kinds = set(getattr(text, "layer_types", None) or ["sliding_attention" if slides else "full_attention"])
@@ -187,11 +190,21 @@ def branch_problem(config: Any, *, known: tuple[str, ...] = ("sdpa", "eager")) -
     return None
 
 
-def check_tree_attention(config: Any) -> None:
-    """Checks that a model can train on packed rows of trees.
+def takes_packed_sequences(model: nn.Module) -> bool:
+    """Whether a model passes the lengths of sequences on, and TRL computes no logits of the prompts between them."""
+    parameters = inspect.signature(type(model).forward).parameters.values()
+    takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    return takes_all and Version(trl.__version__) >= Version("1.14")
 
-    Raises:
-        ValueError: a layer does not attend to all tokens, or the attention implementation takes no custom mask.
+
+def sequence_attention(model: nn.Module, lengths: Sequence[int], device: torch.device) -> AbstractContextManager:
+    """A context in which forward passes over one row treat it as sequences of these lengths (tokens).
+
+    Kernels get the lengths. Other attention of transformers finds the sequences by their positions, which start at 0.
     """
-    if (problem := branch_problem(config)) is not None:
-        raise ValueError(f"tree_rows='packed' {problem}; or set tree_rows='paths'.")
+    bounds = torch.tensor([0, *lengths], device=device).cumsum(0).int()
+    positions = torch.cat([torch.arange(n) for n in lengths]).to(device)
+    arguments = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+    arguments |= {"max_length_q": max(lengths), "max_length_k": max(lengths)}
+    arguments |= {"position_ids": positions.unsqueeze(0), "attention_mask": None}
+    return model.register_forward_pre_hook(lambda module, args, kwargs: (args, kwargs | arguments), with_kwargs=True)

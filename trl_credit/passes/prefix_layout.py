@@ -35,20 +35,27 @@ class Packing:
     """The rows of a micro-batch packed into one.
 
     Attributes:
-        groups: Rows with a response, by prompt.
-        padding: Padding tokens, in front of shared prompts and behind packed sequences.
-        length: Tokens of the packed row, with padding.
+        parts: What it holds, in order: a row, and which of its tokens, counted from the first one of its response.
+            The tokens of its prompt have negative numbers.
+        length: Tokens of the packed row, with padding: in front of shared prompts and behind packed sequences.
         kept: Tokens at the end for which the head is computed.
         branches: Which token sees which; `None` for packed sequences.
-        ends: Lengths of the packed sequences, then of the padding.
     """
 
-    groups: list[list[int]]
-    padding: int
+    parts: list[tuple[int, range]]
     length: int
     kept: int
     branches: Branches | None
-    ends: tuple[int, ...] = ()
+
+    @property
+    def padding(self) -> int:
+        """Padding tokens."""
+        return self.length - sum(len(tokens) for _, tokens in self.parts)
+
+    @property
+    def ends(self) -> list[int]:
+        """Lengths of the packed sequences, then of the padding."""
+        return [len(tokens) for _, tokens in self.parts] + [self.padding] * (self.padding > 0)
 
     @property
     def cost(self) -> Pass:
@@ -127,23 +134,28 @@ def packing_of(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | Non
     groups = list(_members(rows, [i for i, row in enumerate(rows) if row.response > 0]).values())
     if all(len(group) == 1 for group in groups):
         return None
-    kept = sum(rows[i].response + 1 for group in groups for i in group)
-    needed = kept + sum(rows[group[0]].prompt - 1 for group in groups)
+    prompts = [(group[0], range(-rows[group[0]].prompt, -1)) for group in groups]
+    responses = [(i, range(-1, rows[i].response)) for group in groups for i in group]
+    before, kept = (sum(len(tokens) for _, tokens in parts) for parts in (prompts, responses))
     # at least one token in front: TRL asks for one more logit than it keeps
-    length = -(-max(needed, kept + 1) // multiple) * multiple
-    return Packing(groups, length - needed, length, kept, _branches(groups, rows, length - needed))
+    length = -(-max(before + kept, kept + 1) // multiple) * multiple
+    # padding, prompts without their last token, and all responses, each after that token
+    sizes = [length - before - kept, *(len(tokens) for _, tokens in prompts + responses)]
+    pieces = [Piece((), [(k,)]) for k in range(1, len(groups) + 1) if sizes[k] > 0]
+    first = len(groups) + 1
+    for k, group in enumerate(groups, 1):
+        pieces.append(Piece((k,), [(first + i,) for i in range(len(group))]))
+        first += len(group)
+    return Packing(prompts + responses, length, kept, Branches(sizes, pieces))
 
 
 def packed_sequences(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | None:
     """Packs the rows of a micro-batch as sequences; `None` where none has a response. [`packing_of`] has `multiple`."""
-    groups = [[i] for i, row in enumerate(rows) if row.response > 0]
-    if not groups:
+    parts = [(i, range(-row.prompt, row.response)) for i, row in enumerate(rows) if row.response > 0]
+    if not parts:
         return None
-    ends = [rows[i].prompt + rows[i].response for (i,) in groups]
-    length = -(-sum(ends) // multiple) * multiple
-    padding = length - sum(ends)
-    kept = length - rows[groups[0][0]].prompt
-    return Packing(groups, padding, length, kept, None, (*ends, *[padding] * (padding > 0)))
+    length = -(-sum(len(tokens) for _, tokens in parts) // multiple) * multiple
+    return Packing(parts, length, length + parts[0][1].start, None)
 
 
 def _members(rows: Sequence[PromptRow], which: Sequence[int]) -> dict[int, list[int]]:
@@ -151,19 +163,6 @@ def _members(rows: Sequence[PromptRow], which: Sequence[int]) -> dict[int, list[
     for i in which:
         members.setdefault(rows[i].number, []).append(i)
     return members
-
-
-def _branches(groups: Sequence[Sequence[int]], rows: Sequence[PromptRow], padding: int) -> Branches:
-    """Branches of padding, prompts without their last token, and all responses, each after that token."""
-    sizes, pieces, after = [padding] * (padding > 0), [], []
-    for group in groups:
-        after.append((len(sizes),) * (rows[group[0]].prompt > 1))
-        sizes += [rows[group[0]].prompt - 1] * len(after[-1])
-        pieces += [Piece((), [after[-1]])] * len(after[-1])
-    for before, group in zip(after, groups, strict=True):
-        pieces.append(Piece(before, [(len(sizes) + i,) for i in range(len(group))]))
-        sizes += [rows[i].response + 1 for i in group]
-    return Branches(sizes, pieces)
 
 
 @dataclass(frozen=True)
@@ -199,19 +198,11 @@ def layout_of(
     (prompt_width, width), length = widths, packing.length
     source, mask = np.zeros((2, 1, length), dtype=np.int64)
     place = np.full((len(rows), width), -1, dtype=np.int64)
-    is_shared = packing.branches is not None
-    at = packing.padding if is_shared else 0
-    for group in packing.groups if is_shared else ():
-        first, before = group[0] * (prompt_width + width) + prompt_width, rows[group[0]].prompt - 1
-        source[0, at : at + before] = np.arange(first - before - 1, first - 1)
-        mask[0, at : at + before] = 1
-        at += before
-    for i in (i for group in packing.groups for i in group):
-        # the last token of a shared prompt, or all of it, and the response
-        first, prompt, response = i * (prompt_width + width) + prompt_width, rows[i].prompt, rows[i].response
-        before = 1 if is_shared else prompt
-        source[0, at : at + before + response] = np.arange(first - before, first + response)
-        mask[0, at + before * (not is_shared) : at + before + response] = 1
-        place[i, :response] = at + before - (length - packing.kept) + np.arange(response)
-        at += before + response
+    at = packing.padding if packing.branches else 0
+    for row, part in packing.parts:
+        tokens, end = np.arange(part.start, part.stop), at + len(part)
+        source[0, at:end] = row * (prompt_width + width) + prompt_width + tokens
+        mask[0, at:end] = packing.branches is not None or tokens >= 0
+        place[row, tokens[tokens >= 0]] = np.arange(at, end)[tokens >= 0] - (length - packing.kept)
+        at = end
     return Layout(packing, *(torch.from_numpy(x).to(device) for x in (source, mask, place)))

@@ -8,12 +8,10 @@ import torch
 
 from ..loss import keys
 from ..loss.loss_pass import LossPass
-from .attention import tree_attention
+from .attention import sequence_attention, tree_attention
 from .model_traits import is_random, positions_of
-from .packed_sequences import sequence_attention
-from .padding import Padding
+from .padding import Padding, Span, columns_of, is_by_row, rows_at, rows_of, trimmed
 from .prefix_layout import Batching, MicroBatch, Packing, PromptRow, layout_of, zero_where
-from .row_order import Span, columns_of, is_by_row, reordered, rows_of, trimmed
 from .shared_prefix import SharedPrefix
 from .zero_advantage import ZeroAdvantageSkips
 
@@ -27,7 +25,7 @@ class ReducedPasses:
 
     Args:
         trainer ([`~trl_credit.CreditTrainer`]):
-            With its model.
+            It has its model.
         forward (`Callable`):
             TRL's forward pass, bound to the trainer.
 
@@ -81,12 +79,12 @@ class ReducedPasses:
     def _arranged(
         self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], chosen: Sequence[MicroBatch]
     ) -> list[dict[str, Any]]:
-        size, window, arranged = len(batches[0][keys.PROMPT_IDS]), self.padding.window, []
-        for start in range(0, len(batches), window):
-            order = [k - start * size for own in chosen[start : start + window] for k in own.places]
-            arranged += reordered(batches[start : start + window], order)
-        formed = zip(arranged, chosen, strict=True)
-        return [self._formed(batch, [rows[k] for k in own.places], own.packing) for batch, own in formed]
+        arranged = []
+        for batch, (places, _, packing) in zip(batches, chosen, strict=True):
+            # images may have no entry per row where rows keep their order
+            taken = rows_at(batches, places) if self.padding.window > 1 else dict(batch)
+            arranged.append(self._formed(taken, [rows[k] for k in places], packing))
+        return arranged
 
     def _formed(self, batch: dict[str, Any], rows: Sequence[PromptRow], packing: Packing | None) -> dict[str, Any]:
         """A micro-batch of these rows, trimmed, and with a layout where it is to be packed."""
@@ -173,14 +171,12 @@ class ReducedPasses:
         chosen = self.padding.arrangement(rows, there, batching)
         if may_pack and is_whole:
             chosen = self.prefix.share(rows, chosen, batching) or chosen
-        if not (self.padding.trims or any(own.packing for own in chosen)):
-            return self._forward(model, *args, **options)
         results: list[torch.Tensor | None] = []
         for places, _, packing in chosen:
             index = torch.tensor(places, device=input_ids.device)
-            part = self._formed({name: x[index] for name, x in whole.items()}, [rows[k] for k in places], packing)
-            named = options | {name: part[name] for name in keys.TYPE_IDS if name in part} | {"batch_size": len(places)}
-            output = self._pass(model, arguments_of(part), named, inputs=part)
+            part = self._formed(rows_at([whole], places), [rows[k] for k in places], packing)
+            own = {name: part[name] for name in keys.TYPE_IDS if name in part} | {"batch_size": len(places)}
+            output = self._pass(model, arguments_of(part), options | own, inputs=part)
             results = results or [None if x is None else x.new_zeros(len(rows), width, *x.shape[2:]) for x in output]
             for whole_t, part_t in zip(results, output, strict=True):
                 if whole_t is not None:

@@ -7,11 +7,10 @@ from typing import Any
 from accelerate.logging import get_logger
 from torch import nn
 
-from .attention import branch_problem, takes_branches
-from .flops import Cost, Pass, cost_of, cost_of_calls, rows_pass
-from .packed_sequences import KERNELS, takes_packed_sequences
+from .attention import KERNELS, branch_problem, takes_branches, takes_packed_sequences
+from .flops import Pass, cost_of, cost_of_calls, rows_pass
+from .padding import longest
 from .prefix_layout import Batching, MicroBatch, Packing, PromptRow, arranged, by_prompt, packed_sequences, packing_of
-from .row_order import longest
 
 
 logger = get_logger(__name__)
@@ -35,7 +34,7 @@ class SharedPrefix:
 
     Args:
         trainer ([`~trl_credit.CreditTrainer`]):
-            With its model. Its `findings` keep whether packing is exact, also in checkpoints.
+            It has its model. Its `findings` keep whether packing is exact, also in checkpoints.
         kind (`str`):
             What the positions of the model depend on, see [`~trl_credit.passes.model_traits.positions_of`].
         multiple (`int`):
@@ -53,23 +52,20 @@ class SharedPrefix:
         # with "on", rows of one prompt share its random draws, so a comparison says nothing
         self._draws, self._packs_sequences = draws, False
         implementation, is_auto = model.config.get_text_config()._attn_implementation, self._mode == "auto"
+        self.cost, problem = cost_of(model.config), "is not wanted"
         # packed rows of trees share prompts already
-        wanted = self._mode != "off" and not (args.rollouts == "tree" and args.tree_rows == "packed")
-        problem = _problem(trainer, model, kind) if wanted else "is not wanted"
-        if wanted and problem is not None and is_auto and not draws:
-            if _problem(trainer, model, kind, known=implementation) is None:  # attention is all that is in the way
-                self._packs_sequences = implementation in KERNELS and takes_packed_sequences(model)
-                problem = None if self._packs_sequences else problem
-                logger.warning(_OTHER_ATTENTION, implementation)
-        cost = cost_of(model.config)
-        if problem is None and cost is None:
-            problem = "needs to know the size of the model's layers, and its configuration does not give it"
-        if wanted and problem is not None and self._mode == "on":
-            raise ValueError(f"shared_prefix='on' {problem}; or set shared_prefix='auto'.")
+        if self._mode != "off" and not (args.rollouts == "tree" and args.tree_rows == "packed"):
+            problem = _problem(trainer, model, kind)
+            if problem is not None and is_auto and not draws:
+                if _problem(trainer, model, kind, known=implementation) is None:  # attention is all that is in the way
+                    self._packs_sequences = implementation in KERNELS and takes_packed_sequences(model)
+                    problem = None if self._packs_sequences else problem
+                    logger.warning(_OTHER_ATTENTION, implementation)
+            if problem is not None and not is_auto:
+                raise ValueError(f"shared_prefix='on' {problem}; or set shared_prefix='auto'.")
         self._finding = SEQUENCES_ARE_EXACT if self._packs_sequences else IS_EXACT
         trainer.findings.setdefault(self._finding, None)
         self.may_pack = problem is None and not (draws and is_auto)
-        self.cost = cost or Cost(1.0, 0.0, 0.0)
         self._of_a_call = cost_of_calls(model.config, trainer.processes.device.type, 1)
 
     @property
@@ -164,4 +160,6 @@ def _problem(trainer: Any, model: nn.Module, kind: str, *, known: str = "sdpa") 
         return f"needs layers that pass keyword arguments on to attention, and those of {text.model_type!r} do not"
     if trainer.args.torch_compile:
         return "makes another pass for each batch, which would be compiled again: set torch_compile=False"
+    if cost_of(config) is None:
+        return "needs to know the size of the model's layers, and its configuration does not give it"
     return None

@@ -17,7 +17,7 @@ class ZeroAdvantageSkips:
 
     Args:
         trainer ([`~trl_credit.CreditTrainer`]):
-            With its model.
+            It has its model.
 
     Attributes:
         applies: Whether any may be skipped: only where a token without an advantage has no gradient at all.

@@ -4,7 +4,6 @@ import hashlib
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -118,34 +117,12 @@ def plan_requests(
     return states, index_t.to(boundaries.device)
 
 
-@dataclass
-class Prefixes(Sequence[list[int]]):
-    """Prompt and written tokens of each state, a list made whenever it is asked for.
-
-    Attributes:
-        places: (row, b) of each state.
-        prompt_ids, completion_ids: Token ids of the rows.
-    """
-
-    places: Sequence[tuple[int, int]]
-    prompt_ids: Sequence[list[int]]
-    completion_ids: Sequence[list[int]]
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __getitem__(self, i: int) -> list[int]:
-        row, b = self.places[i]
-        return self.prompt_ids[row] + self.completion_ids[row][:b]
-
-
 def rollout_values(
     policy: Policy,
     inputs: Sequence[dict[str, Any]],
     places: Sequence[tuple[int, int]],
     *,
-    prompt_ids: Sequence[list[int]],
-    completion_ids: Sequence[list[int]],
+    batch: Batch,
     most: int,
 ) -> tuple[torch.Tensor, int]:
     """V of every state, and the number of tokens generated for it. Collective.
@@ -160,8 +137,8 @@ def rollout_values(
             Rows of the data set, at least one and as many on every process.
         places (sequence of `tuple[int, int]`):
             (row, b) of each state. May be empty where another process has some.
-        prompt_ids, completion_ids (sequences of `list[int]`):
-            Token ids of the rows.
+        batch ([`Batch`]):
+            The rows.
         most (`int`):
             The largest number of states of all processes.
 
@@ -171,27 +148,26 @@ def rollout_values(
     n = policy.args.rollouts_per_state
     if most == 0:
         return torch.zeros(0, device=policy.processes.device), 0
+    prompt_ids, completion_ids = batch.prompt_ids, batch.completion_ids
     budgets = [policy.remaining_budget(len(prompt_ids[row]), b) for row, b in places]
-    texts = {"prompt_ids": prompt_ids, "completion_ids": completion_ids}
-    with policy.timed("rollouts"):
-        if policy.args.segmentation == "turns":
+    if policy.args.segmentation == "turns":
+        texts = {"prompt_ids": prompt_ids, "completion_ids": completion_ids}
+        with policy.timed("rollouts"):
             scores, added = policy.continue_turns(places, n=n, budgets=budgets, most=most, **texts)
-            rewards = policy.total_reward(scores)
-        else:
-            continuations = policy.continue_prefixes(Prefixes(places, **texts), n=n, budgets=budgets)
-            added = [array("i", c.ids) for c in continuations]
-    if policy.args.segmentation != "turns":
-        # as many on every process, so that all make the same calls
+        rewards = policy.total_reward(scores)
+    else:
+        prefixes = [prompt_ids[row] + completion_ids[row][:b] for row, b in places]
+        with policy.timed("rollouts"):
+            added = [x.ids for x in policy.continue_prefixes(prefixes, n=n, budgets=budgets)]
+        # every process scores as many, so that all make the same calls
         default = max(PART_ROWS * len(inputs), PART_TOKENS // policy.args.max_completion_length)
-        size = max(1, (policy.args.rollout_batch_size or default) // n)
-        parts = []
-        for first in range(0, most, size):
-            part = [(i, *places[i]) for i in range(first, min(first + size, len(places)))]
-            examples = [inputs[row] for _, row, _ in part for _ in range(n)] or inputs[:1]
-            responses = [
-                completion_ids[row][:b] + ids.tolist() for i, row, b in part for ids in added[n * i : n * (i + 1)]
-            ]
-            scores = policy.score_responses(examples, responses, most=n * min(size, most - first))
+        size = n * max(1, (policy.args.rollout_batch_size or default) // n)
+        parts, continued = [], [place for place in places for _ in range(n)]
+        for part in (slice(first, min(first + size, n * most)) for first in range(0, n * most, size)):
+            examples = [inputs[row] for row, _ in continued[part]] or inputs[:1]
+            pairs = zip(continued[part], added[part], strict=True)
+            responses = [completion_ids[row][:b] + ids for (row, b), ids in pairs]
+            scores = policy.score_responses(examples, responses, most=part.stop - part.start)
             parts.append(policy.total_reward(scores))
         rewards = torch.cat(parts)
     rewards = with_truncation(policy, rewards.float(), added, [x for x in budgets for _ in range(n)])
@@ -238,14 +214,14 @@ class Chain(Responses):
         policy, config = self.policy, self.policy.args
         policy.fill_old_logps(batch)
         old_logp_t, rewards = batch.old_logp_t.float(), batch.rewards.float()
-        texts = {"prompt_ids": batch.prompt_ids, "completion_ids": batch.completion_ids}
+        completion_ids = batch.completion_ids
         # turns have a tool's tokens between them
         mask_t = batch.mask_t if config.segmentation == "turns" else batch.written_t
         boundaries, unsplit = find_boundaries(
-            config, old_logp_t=old_logp_t, completion_ids=texts["completion_ids"], decode=policy.decode, mask_t=mask_t
+            config, old_logp_t=old_logp_t, completion_ids=completion_ids, decode=policy.decode, mask_t=mask_t
         )
-        limits = [policy.remaining_budget(len(ids), 0) for ids in texts["prompt_ids"]]
-        final_value = with_truncation(policy, batch.own_rows(rewards), texts["completion_ids"], limits)
+        limits = [policy.remaining_budget(len(ids), 0) for ids in batch.prompt_ids]
+        final_value = with_truncation(policy, batch.own_rows(rewards), completion_ids, limits)
         boundaries = boundaries & ~final_value.isnan().unsqueeze(1)  # a response without a reward has no credit to give
 
         # values that need no rollouts
@@ -266,24 +242,24 @@ class Chain(Responses):
 
         first_row = policy.processes.rank * len(inputs)
         groups = [(first_row + row) // policy.group_size for row in range(len(inputs))]
-        asked = boundaries & ~known
-        places, index_t = plan_requests(asked, groups=groups, completion_ids=texts["completion_ids"])
+        unknown = boundaries & ~known
+        places, index_t = plan_requests(unknown, groups=groups, completion_ids=completion_ids)
         any_boundary, most_states = policy.processes.max_of_each([int(boundaries.any()), len(places)])
         if not any_boundary:
             what = "segmentation=%r found no boundary, so this batch gets no credit (probability_threshold=%s)"
             logger.warning(what, config.segmentation, config.probability_threshold)
-        values, tokens = rollout_values(policy, inputs, places, most=most_states, **texts)
-        without_rollouts = int(asked.sum()) - len(places) + int(known.sum())  # a known value, or another boundary's
+        values, tokens = rollout_values(policy, inputs, places, batch=batch, most=most_states)
+        without_rollouts = int(unknown.sum()) - len(places) + int(known.sum())  # a known value, or another boundary's
         if places:
-            value_t = torch.where(asked, values[index_t.clamp(min=0)], value_t)
-            boundaries = boundaries & ~(asked & value_t.isnan())  # no reward function applied to any rollout from there
+            value_t = torch.where(unknown, values[index_t.clamp(min=0)], value_t)
+            boundaries = boundaries & ~value_t.isnan()  # no reward function applied to any rollout from there
             value_t = value_t.nan_to_num()
 
         advantages = _advantages(config, value_t, boundaries, final_value.nan_to_num(), mask_t)
         per_response = (advantages * boundaries).sum(-1)
         ids = segments.segment_ids(boundaries)
         batch.segment_ids = ids.where(mask_t.bool(), -1)
-        # so that sums over processes, and over the calls of a batch, are totals
+        # sums over processes, and over the calls of a batch, are totals then
         n, one = config.rollouts_per_state, 0.0 if policy.log.is_further_call else 1 / policy.processes.count
         stats = {
             "segments_per_response": (boundaries.sum(), len(inputs)),

@@ -18,7 +18,7 @@ from ..config import CreditConfig
 from ..credit.difficulty import group_accuracy
 from ..loss import keys
 from ..loss.batch import Batch
-from ..passes.attention import branch_problem, check_tree_attention, tree_attention
+from ..passes.attention import branch_problem, tree_attention
 from .policy import LoggedResponse, Plan, Policy
 from .prompts import Prompts
 from .replay import ReplayBuffer, Row, padded, question_number, visible_columns
@@ -59,7 +59,7 @@ class Trees(Responses):
         policy ([`Policy`]):
             Continues prefixes, scores responses, records metrics.
         model_config (`PretrainedConfig`):
-            That of the model.
+            The configuration of the model.
         prompts ([`Prompts`]):
             Further prompts, for `groups="refill"`.
 
@@ -68,7 +68,7 @@ class Trees(Responses):
     """
 
     calls_engine_again, text_setting = True, "rollouts"
-    name, setting = "replay", "rollouts='tree'"  # of its state in checkpoints
+    name, setting = "replay", "rollouts='tree'"  # checkpoints name its state so
 
     def __init__(self, policy: Policy, *, model_config: Any, prompts: Prompts) -> None:
         super().__init__(policy)
@@ -76,8 +76,8 @@ class Trees(Responses):
         self._prompts, self.can_pack = prompts, can_pack(model_config)
         self.stateful = (self, *prompts.stateful)
         self._is_packed = config.tree_rows == "packed"
-        if self._is_packed:
-            check_tree_attention(model_config)
+        if self._is_packed and (problem := branch_problem(model_config)) is not None:
+            raise ValueError(f"tree_rows='packed' {problem}; or set tree_rows='paths'.")
         legacy = config.uses_released_code("spo_replay")
         self.buffer = ReplayBuffer(
             life=config.replay_iterations, cap=config.replay_cap, seed=config.seed, legacy=legacy
@@ -115,22 +115,16 @@ class Trees(Responses):
         return padded(rows, value=value, width=width).to(self.policy.processes.device)
 
     def _fill_old_logps(self, batch: Batch, plan: Plan, replayed: torch.Tensor) -> None:
-        """Takes π_old from the rows and computes it where they lack it. New rows keep what TRL computed. Collective."""
+        """Takes π_old from the rows, or from a pass where they lack it. New rows keep what TRL computed. Collective."""
         rows = list(zip(plan.rows, replayed.flatten().tolist(), strict=True))
         stored = [row.behavior_logps or (is_old and row.sampling_logps) or [] for row, is_old in rows]
         stored_t = self._padded(stored, value=math.nan, width=batch.width)
         known = ~stored_t.isnan()
         if batch.old_logp_t is not None:
             known = known & replayed
-        else:
-            real = enumerate(plan.rows[: plan.n_real])
-            missing = [i for i, row in real if not known[i, : len(row.completion_ids)].all()]
-            at_once = self.policy.args.per_device_train_batch_size
-            logps = self.policy.row_logps([plan.rows[i] for i in missing], at_once=at_once)
-            batch.old_logp_t = torch.zeros_like(stored_t)
-            for i, logp in zip(missing, logps, strict=True):
-                batch.old_logp_t[i, : len(logp)] = torch.tensor(logp)
-        batch.old_logp_t = torch.where(known, stored_t, batch.old_logp_t)
+        elif self.policy.processes.max(int(((batch.segment_ids >= 0) & ~known).any())):
+            self.policy.fill_old_logps(batch)
+        batch.old_logp_t = stored_t.where(known, 0.0 if batch.old_logp_t is None else batch.old_logp_t)
 
     def around_forward(
         self, model: nn.Module, args: tuple, kwargs: dict[str, Any], *, planned: Plan | None
@@ -153,11 +147,15 @@ class Trees(Responses):
         """Grows and scores trees for the prompts of `inputs`: B rows, each prompt repeated `num_generations` times."""
         policy, config = self.policy, self.policy.args
         processes, rank, group = policy.processes.count, policy.processes.rank, policy.group_size
-        trees, logged_trees, useful = self._grow(inputs)
+        # trees without signal have no rows once as many have signal as the batch has prompts
+        calls, flags = self._prompts.fill(inputs, self._grow)
+        trees = useful = [tree for call in calls for tree in call]
+        if config.groups != "keep" and sum(flags) >= len(inputs) * processes // group:
+            useful = [tree for tree in trees if has_signal(tree, config)]
 
         iteration, expired = self.buffer.iteration, self.buffer.expired
         seed = f"{config.seed} {iteration}"
-        leaves = [(tree, leaf) for tree in logged_trees for leaf in sample_paths(tree, group, seed=seed)]
+        leaves = [(tree, leaf) for tree in calls[0] for leaf in sample_paths(tree, group, seed=seed)]
         prompts = [tree.example["prompt"] for tree, _ in leaves]
         texts = policy.decode_responses(prompts, [leaf.written() for _, leaf in leaves])
         logged = [
@@ -182,19 +180,7 @@ class Trees(Responses):
             trees=trees,
         )
 
-    def _grow(self, inputs: list[dict[str, Any]]) -> tuple[list[Tree], list[Tree], list[Tree]]:
-        """The scored trees of a batch: all, those of its first prompts, and those to train on.
-
-        With `groups="refill"`, trees without signal have no rows once as many have signal as the batch has prompts.
-        """
-        config = self.policy.args
-        calls, flags = self._prompts.fill(inputs, self._grown)
-        trees = [tree for call in calls for tree in call]
-        if config.groups == "keep" or sum(flags) < len(inputs) * self.policy.processes.count // self.policy.group_size:
-            return trees, calls[0], trees
-        return trees, calls[0], [tree for tree in trees if has_signal(tree, config)]
-
-    def _grown(self, inputs: list[dict[str, Any]]) -> tuple[list[Tree], list[bool]]:
+    def _grow(self, inputs: list[dict[str, Any]]) -> tuple[list[Tree], list[bool]]:
         """Scored trees for the prompts that begin on this process. If prompts are drawn, also whether each tree of all
         processes has signal. Collective."""
         policy, config, size = self.policy, self.policy.args, self.policy.group_size
@@ -243,7 +229,7 @@ class Trees(Responses):
     def _record(self, trees: list[Tree], drawn: list[Row], iteration: int, *, requested: int, expired: int) -> None:
         nodes = [node for tree in trees for node in tree.root.walk()[1:]]
         leaves = [leaf for tree in trees for leaf in tree.root.leaves()]
-        one = 1 / self.policy.processes.count  # so that sums over processes are totals
+        one = 1 / self.policy.processes.count  # sums over processes are totals then
         tokens = sum(len(node.segment.ids) for node in nodes)
         without_signal = sum(not any(node.advantage for node in tree.root.walk()) for tree in trees)
         stats: dict[str, tuple[float, float]] = {
@@ -330,7 +316,7 @@ def with_behavior_logps(policy: Policy, trees: Sequence[Tree], rows: Sequence[Se
     packed = []
     for tree, own in zip(trees, rows, strict=True):
         numbers, trained = tree.numbers(), {node for row in own for node in row.segment_nodes}
-        paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and numbers[id(n)] in trained]
+        paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and numbers[n] in trained]
         longest = max((len(row.completion_ids) for row in own), default=0)
         prompt = len(tree.prompt_ids)
         limit = min(PACKED_LENGTH, prompt + policy.args.per_device_train_batch_size * longest)

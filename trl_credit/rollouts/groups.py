@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ def make_source(policy: Policy, *, model_config: Any, data: Any) -> Responses:
         policy ([`Policy`]):
             Samples and scores.
         model_config (`PretrainedConfig`):
-            That of the model.
+            The configuration of the model.
         data (`Dataset` or `None`):
             The training data, from which rows are drawn by number if the configuration asks for it.
 
@@ -83,21 +82,8 @@ def fill_batch(
 _PARTS = ("advantages", "p_hat", "logged", "credited", "value_t", "final_value")
 
 
-@dataclass
-class Call:
-    """What one call of the engine sampled.
-
-    Attributes:
-        made: Its batch, with the credit that was given so far.
-        logged: The entries of the table of completions, of all processes.
-    """
-
-    made: GenerationBatch
-    logged: list[dict[str, Any]]
-
-
 def join_groups(
-    policy: Policy, calls: Sequence[Call], groups: Sequence[int], *, keeps_old_logps: bool = True
+    policy: Policy, calls: Sequence[GenerationBatch], groups: Sequence[int], *, keeps_old_logps: bool = True
 ) -> GenerationBatch:
     """The batch of some groups, every process with an equal share of the rows. Collective.
 
@@ -106,8 +92,8 @@ def join_groups(
     Args:
         policy ([`Policy`]):
             Computes π_old where it must be computed again.
-        calls (sequence of [`Call`]):
-            Their groups are numbered through, call after call.
+        calls (sequence of [`GenerationBatch`]):
+            What the engine sampled, with the credit so far. Their groups are numbered through, call after call.
         groups (sequence of `int`):
             The groups of the batch in their order; a number that comes twice is a copy.
         keeps_old_logps (`bool`, *optional*, defaults to `True`):
@@ -124,11 +110,10 @@ def join_groups(
 
     known = _taken(policy, calls, set(index), layout)
     rows = [dict(known[number][0]) for number in index]
-    if any(keys.TURN_IDS in row for row in rows):  # of calls whose credit left tokens out
+    if any(keys.TURN_IDS in row for row in rows):  # the credit of some calls left tokens out
         for row in rows:
             row.setdefault(keys.TURN_IDS, turn_numbers(row[keys.COMPLETION_MASK].unsqueeze(0))[0])
-    has_old_logps = [keys.OLD_LOGPS in row for row in rows]
-    recomputes = any(has_old_logps) and not (keeps_old_logps and all(has_old_logps))
+    recomputes = not keeps_old_logps and keys.OLD_LOGPS in rows[0]
     if recomputes:
         rows = [{name: x for name, x in row.items() if name != keys.OLD_LOGPS} for row in rows]
     data: dict[str, Any] = join_rows(rows[own], **layout, multiple=policy.args.pad_to_multiple_of, device=device)
@@ -136,7 +121,7 @@ def join_groups(
     data[keys.NUM_ITEMS] = torch.tensor(sum(int(loss_mask(row).sum()) for row in rows), device=device)
     turn_ids = data.get(keys.TURN_IDS)
     rewards = {
-        name: torch.cat([getattr(call.made.batch, name) for call in calls])[index]
+        name: torch.cat([getattr(call.batch, name) for call in calls])[index]
         for name in ("rewards", "rewards_per_func", "correct")
     }
     batch = Batch(data, **rewards, rank=processes.rank)
@@ -144,25 +129,24 @@ def join_groups(
         batch.turn_ids = turn_ids
     if recomputes:
         policy.fill_old_logps(batch)
-    entries = [entry for call in calls for entry in call.logged]
+    entries = [entry for call in calls for entry in call.entries]
     policy.log.show([entries[number] for number in index])
     examples = [known[number][1] for number in index[own]]
     return GenerationBatch(batch, examples=examples, **parts)
 
 
 def _taken(
-    policy: Policy, calls: Sequence[Call], wanted: set[int], layout: dict[str, Any]
+    policy: Policy, calls: Sequence[GenerationBatch], wanted: set[int], layout: dict[str, Any]
 ) -> dict[int, tuple[Row, dict[str, Any]]]:
     """Rows of all processes and calls, numbered through: their entries and their row of the data set. Collective."""
     mine, start = {}, 0
     for call in calls:
-        examples = call.made.examples
-        first = start + policy.processes.rank * len(examples)
-        rows = [i for i in range(len(examples)) if first + i in wanted]
-        parts = {f"made/{name}": x for name in _PARTS if (x := getattr(call.made, name)) is not None}
-        entries = split_rows(call.made.batch.data | parts, rows=rows, **layout)
-        mine |= {first + i: (row, examples[i]) for i, row in zip(rows, entries, strict=True)}
-        start += policy.processes.count * len(examples)
+        first = start + policy.processes.rank * len(call.examples)
+        numbers = [i for i in range(len(call.examples)) if first + i in wanted]
+        parts = {f"made/{name}": x for name in _PARTS if (x := getattr(call, name)) is not None}
+        rows = split_rows(call.batch.data | parts, rows=numbers, **layout)
+        mine |= {first + i: (row, call.examples[i]) for i, row in zip(numbers, rows, strict=True)}
+        start += policy.processes.count * len(call.examples)
     return {number: row for part in gather_object([mine]) for number, row in part.items()}
 
 
@@ -179,7 +163,7 @@ class SignalGroups(Responses):
             Whether the model's log-probabilities do. π_old is then computed for the joined batch.
     """
 
-    name = "groups"  # of its state in checkpoints
+    name = "groups"  # checkpoints name its state so
 
     def __init__(self, source: Responses, prompts: Prompts, *, depends_on_padding: bool = False) -> None:
         super().__init__(source.policy)
@@ -208,69 +192,64 @@ class SignalGroups(Responses):
             draws = random.Random(f"{config.seed} {self._batches}")
             groups, copies = fill_batch(has_signal, size=size, max_copies=config.max_copies, draws=draws)
             if 3 * sum(has_signal) < size:
-                what = "%d of %d groups have signal, less than a third: a batch is kept without copies"
-                self._prompts.warn_once(what, sum(has_signal), size)
+                what = f"less than a third of {size} groups have signal: such a batch is kept without copies"
+                self._prompts.warn_once(what)
         self._batches += 1
         if sorted(groups) == list(range(len(has_signal))):  # as TRL made it
-            made, groups = calls[0].made, sorted(groups)
+            joined, groups = calls[0], sorted(groups)
         else:
-            made = join_groups(policy, calls, groups, keeps_old_logps=self._keeps_old_logps)
+            joined = join_groups(policy, calls, groups, keeps_old_logps=self._keeps_old_logps)
             if config.scale_rewards == "batch" and self._credits_rewards and config.baseline == "group":
-                scaled = batch_scaled_advantages(made.batch.rewards, num_generations=policy.group_size)
-                made.batch.advantages = made.advantages = made.batch.own_rows(scaled)
+                scaled = batch_scaled_advantages(joined.batch.rewards, num_generations=policy.group_size)
+                joined.batch.advantages = joined.advantages = joined.batch.own_rows(scaled)
         if not self._judges_credit:
-            made = self._source.credit(made.batch, made.examples)
+            joined = self._source.credit(joined.batch, joined.examples)
         if config.difficulty != "none":  # the belief sees what was sampled, each response once
-            correct = torch.cat([call.made.batch.correct for call in calls])
-            made.accuracy = batch_accuracy(correct, reward_range=config.reward_range)
-        if config.dull_kl == "drop" and keys.REF_LOGPS in made.batch.data:
-            is_zero_variance = torch.tensor([not has_signal[group] for group in groups], device=policy.processes.device)
-            is_zero_variance = made.batch.own_rows(is_zero_variance.repeat_interleave(policy.group_size))
+            correct = torch.cat([call.batch.correct for call in calls])
+            joined.accuracy = batch_accuracy(correct, reward_range=config.reward_range)
+        if config.dull_kl == "drop" and keys.REF_LOGPS in joined.batch.data:
             # by another reward a row may have credit, and then keeps its KL term
-            made.batch.data[keys.ZERO_VARIANCE_ROW] = is_zero_variance & ~self._has_credit(made)
+            has_credit = torch.tensor([has_signal[group] for group in groups], device=policy.processes.device)
+            if self._credits_rewards:
+                has_credit |= self._rewards_differ(joined.batch)
+            has_credit = joined.batch.own_rows(has_credit.repeat_interleave(policy.group_size))
+            if not self._credits_rewards:
+                has_credit |= ((wide(joined.advantages) != 0) & joined.batch.mask_t.bool()).any(-1)
+            joined.batch.data[keys.ZERO_VARIANCE_ROW] = ~has_credit
         self._prompts.record(copies=copies)
-        return made
+        return joined
 
-    def _call(self, inputs: list[dict[str, Any]]) -> tuple[Call, list[bool]]:
+    def _call(self, inputs: list[dict[str, Any]]) -> tuple[GenerationBatch, list[bool]]:
         """One call of the engine for rows of the data set, and whether each group has signal. Collective."""
         policy = self.policy
         self.check(inputs)
         batch = policy.sample(inputs)
         self.refuse_images(any(name in batch.data for name in keys.FORWARD))
-        made = (
-            self._source.credit(batch, inputs)
-            if self._judges_credit
-            else GenerationBatch(batch, batch.advantages, inputs)
-        )
+        call = GenerationBatch(batch, batch.advantages, inputs)
+        if self._judges_credit:
+            call = self._source.credit(batch, inputs)
         self._prompts.note(batch.correct)
-        logged = policy.log.entries(len(inputs) * policy.processes.count)
-        return Call(made, logged), self._signal(made).tolist()
+        call.entries = policy.log.entries(len(inputs) * policy.processes.count)
+        return call, self._signal(call).tolist()
 
-    def _signal(self, made: GenerationBatch) -> torch.Tensor:
+    def _signal(self, call: GenerationBatch) -> torch.Tensor:
         """Whether each group of a batch has signal: bool, shape (N/G,). Collective."""
-        batch, config, size = made.batch, self._config, self.policy.group_size
+        batch, config, size = call.batch, self._config, self.policy.group_size
         if not config.reads_signal:
             return torch.ones(len(batch.rewards) // size, dtype=torch.bool)
         gather, in_loss = self.policy.processes.gather, batch.mask_t.bool()
         if self._judges_credit:
-            credited = ((wide(made.advantages) != 0) & in_loss).any(-1)
+            credited = ((wide(call.advantages) != 0) & in_loss).any(-1)
             has_signal = by_group(gather(credited.int()), size).any(-1)
             # rounding leaves 1e-8 of equal rewards less their mean
-            return has_signal & self._rewards_differ(made) if self._credits_rewards else has_signal
+            return has_signal & self._rewards_differ(batch) if self._credits_rewards else has_signal
         counted = gather(in_loss.any(-1).int()).bool()
         values = batch.correct if config.group_signal == "correct" else batch.rewards
         return has_difference(values, num_generations=size, counted=counted)
 
-    def _rewards_differ(self, made: GenerationBatch) -> torch.Tensor:
+    def _rewards_differ(self, batch: Batch) -> torch.Tensor:
         """Whether the total rewards of each group differ: bool, shape (N/G,)."""
-        rewards = made.batch.rewards
-        return has_difference(rewards, num_generations=self.policy.group_size, counted=~rewards.isnan())
-
-    def _has_credit(self, made: GenerationBatch) -> torch.Tensor:
-        """Rows of this process that may have a gradient besides that of the KL term: bool, shape (B,)."""
-        if self._credits_rewards:
-            return made.batch.own_rows(self._rewards_differ(made).repeat_interleave(self.policy.group_size))
-        return ((wide(made.advantages) != 0) & made.batch.mask_t.bool()).any(-1)
+        return has_difference(batch.rewards, num_generations=self.policy.group_size, counted=~batch.rewards.isnan())
 
     def state_dict(self, folder: Path) -> dict[str, Any]:
         """The number of batches so far, from which copies are drawn."""

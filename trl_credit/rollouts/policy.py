@@ -1,19 +1,16 @@
-"""What the sources of a batch need from a trainer: sampling, continuations, scores, measures. Types only."""
+"""What the sources of a batch need from a trainer: sampling, continuations, scores, measures. There are types only."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from ..config import CreditConfig
 from ..loss.batch import Batch
 from ..support.processes import Processes
-
-
-if TYPE_CHECKING:
-    from ..config import CreditConfig
-    from .replay import Row
+from .replay import Row
 
 
 class Continuation(NamedTuple):
@@ -47,12 +44,12 @@ class Plan:
         trees: The [`~trl_credit.rollouts.tree.Tree`]s that this process grew.
     """
 
-    rows: list["Row"]
+    rows: list[Row]
     n_real: int
     logged: list[LoggedResponse]
     accuracy: float
     iteration: int
-    drawn: list["Row"]
+    drawn: list[Row]
     trees: list[Any]
 
 
@@ -67,7 +64,7 @@ class Policy(Protocol):
         pad_token_id: The token that rows are padded with.
     """
 
-    args: "CreditConfig"
+    args: CreditConfig
     processes: Processes
     log: Any
     use_vllm: bool
@@ -85,7 +82,7 @@ class Policy(Protocol):
     def fill_old_logps(self, batch: Batch) -> None:
         """Computes π_old if TRL skipped that pass. Collective."""
 
-    def row_logps(self, rows: Sequence["Row"], *, at_once: int) -> list[list[float]]:
+    def row_logps(self, rows: Sequence[Row], *, at_once: int) -> list[list[float]]:
         """Log-probabilities (nats) of the rows' completions under the current policy, `at_once` rows per pass.
         Collective."""
 
@@ -108,9 +105,19 @@ class Policy(Protocol):
     ) -> torch.Tensor:
         """Rewards by function, shape (n, functions). `most`: the largest n of all processes, if known. Collective."""
 
-    def continue_turns(self, places: Sequence[tuple[int, int]], **kwargs: Any) -> tuple[torch.Tensor, list[list[int]]]:
-        """Rewards (n, functions) of conversations that are continued from where turns of the last batch begin, and the
-        tokens that were added. Collective."""
+    def continue_turns(
+        self,
+        places: Sequence[tuple[int, int]],
+        *,
+        n: int,
+        budgets: list[int],
+        prompt_ids: Sequence[list[int]],
+        completion_ids: Sequence[list[int]],
+        most: int,
+    ) -> tuple[torch.Tensor, list[list[int]]]:
+        """Rewards (states · n, functions) of `n` conversations from each (row, b) of `places`, where turns of the last
+        batch begin, and the tokens that were added. `most`: the largest number of states of all processes.
+        Collective."""
 
     def total_reward(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
         """Shapes (n, functions) → (n,)."""

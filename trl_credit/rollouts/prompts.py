@@ -94,7 +94,7 @@ class PromptOrder:
 
     Args:
         config ([`CreditConfig`]):
-            With `prompt_sampler`, `prompt_floor`, `retire_above`, `prompt_rates`, `seed` and `shuffle_dataset`.
+            It has `prompt_sampler`, `prompt_floor`, `retire_above`, `prompt_rates`, `seed` and `shuffle_dataset`.
         rows (`int`):
             Number of rows N of the data set.
         prompt_of (`Callable[[int], Any]`):
@@ -118,7 +118,7 @@ class PromptOrder:
         self._draws = 0
         self._turn = 0  # place in the sequence of permutations
         self._permutation = functools.lru_cache(maxsize=1)(self._permuted)
-        self._has_warned = False
+        self._warn_once = functools.cache(logger.warning)
         if self._by_difficulty and config.prompt_rates is not None:
             self._start_from(config.prompt_rates)
 
@@ -127,18 +127,11 @@ class PromptOrder:
 
         Args:
             count (`int`):
-                Number of rows.
+                Number of rows. The data set must have as many others.
             besides (collection of `int`, *optional*):
                 Rows that are not drawn: those already in the generation batch.
-
-        Raises:
-            ValueError: the data set has fewer other rows. Nothing has changed then.
         """
         taken = set(besides)
-        if count > self.rows - len(taken):
-            what = f"{self.setting} needs {count} more prompts beside {len(taken)} of the same generation batch"
-            fix = "give more rows, or lower per_device_train_batch_size, gradient_accumulation_steps or"
-            raise ValueError(f"{what}, and the data set has {self.rows} rows: {fix} steps_per_generation.")
         drawn = self._by_weight(count, taken) if self._by_difficulty else self._in_turn(count, taken)
         self._draws += 1
         self._listed[drawn] = True
@@ -152,13 +145,7 @@ class PromptOrder:
                 Numbers of the rows, one per group.
             rates (sequence of `float`):
                 Their pass rates in [0, 1]. NaN, a group without a score, leaves the row's earlier rate.
-
-        Raises:
-            ValueError: a rate is outside [0, 1]. Nothing has changed then.
         """
-        if wrong := [rate for rate in rates if rate < 0.0 or rate > 1.0]:
-            what = f"the pass rate {wrong[0]} is not in [0, 1]"
-            raise ValueError(f"{what}: set reward_range to the range of the rewards.")
         for row, rate in zip(rows, rates, strict=True):
             self._groups[row] += 1
             self._listed[row] = True
@@ -241,11 +228,9 @@ class PromptOrder:
             keys = log_u[weighted] / weights[weighted]
         drawn = weighted[np.argsort(-keys, kind="stable")][:count].tolist()
         if missing := count - len(drawn):
-            if not self._has_warned:
-                knobs = f"prompt_floor={self._config.prompt_floor} and retire_above={self._config.retire_above}"
-                what = "%s leave too few prompts for a batch: the other %d were drawn from those without weight"
-                logger.warning(f"{what}. Raise prompt_floor or retire_above, or give more rows", knobs, missing)
-            self._has_warned = True
+            knobs = f"prompt_floor={self._config.prompt_floor} and retire_above={self._config.retire_above}"
+            what = f"{knobs} leave too few prompts for a batch: the others are drawn from those without weight"
+            self._warn_once(f"{what}. Raise prompt_floor or retire_above, or give more rows")
             others = np.flatnonzero(is_free & (weights == 0.0))
             drawn += others[np.argsort(-log_u[others], kind="stable")][:missing].tolist()
         return drawn
@@ -260,7 +245,7 @@ class PromptOrder:
 
     def _in_turn(self, count: int, taken: set[int]) -> list[int]:
         drawn: list[int] = []
-        # ends: a whole permutation has every row that is neither taken nor drawn, and `draw` has counted them
+        # ends: a whole permutation has every row that is neither taken nor drawn, and there are enough of them
         while len(drawn) < count:
             epoch, position = divmod(self._turn, self.rows)
             row = int(self._permutation(epoch)[position])
@@ -293,8 +278,8 @@ class Prompts:
         self._in_batch: list[int] = []  # rows drawn for the current batch, and rows with a prompt that it has
         self._prompts: set[str] = set()  # digests of prompts of the batch that were not drawn here
         self._last: list[int] = []  # rows drawn for the last call of the engine
-        self._stats: dict[str, tuple[int, int]] = {}  # of the groups of the current batch
-        self._warned: set[str] = set()
+        self._stats: dict[str, tuple[int, int]] = {}  # what is logged of the groups of the current batch
+        self.warn_once = functools.cache(functools.partial(logger.warning, f"groups={policy.args.groups!r}: %s"))
 
     def begin(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """This process's rows of a new batch: `inputs`, those of the trainer, or as many drawn by difficulty.
@@ -344,7 +329,7 @@ class Prompts:
         if useful >= wanted:
             return []
         if refills == most:
-            self.warn_once("max_refills=%d further calls did not fill a batch of %d groups", most, wanted)
+            self.warn_once(f"max_refills={most} further calls did not fill a batch of {wanted} groups")
             return []
         needed = min(wanted, math.ceil((wanted - useful) * len(has_signal) / max(useful, 1)))
         unit = processes.count // math.gcd(processes.count, self._policy.group_size)
@@ -390,9 +375,3 @@ class Prompts:
             stats |= {name: (value, 1) for name, value in self._order.stats().items()}
         if stats:
             self._policy.record(stats)
-
-    def warn_once(self, message: str, *values: int) -> None:
-        """Warns about the groups of the run, each message once."""
-        if message not in self._warned:
-            self._warned.add(message)
-            logger.warning(f"groups=%r: {message}", self._policy.args.groups, *values)

@@ -142,7 +142,7 @@ class ReplayBuffer:
     def draw(self, n: int) -> list[Row]:
         """Removes and returns at most `n` rows, and ends the iteration. A batch that takes all rows keeps their order.
 
-        With `legacy`, exactly `n` rows unless the buffer is empty.
+        With `legacy` it returns exactly `n` rows unless the buffer is empty.
         """
         by_question: defaultdict[str, list[Row]] = defaultdict(list)
         for row in self._rows:

@@ -76,7 +76,7 @@ def return_advantages(policy: Policy, batch: Batch, scores: StepScores) -> torch
         if config.returns == "state_groups":
             step_t = turn_numbers(written_t)
         else:
-            end_t = written_t & ~torch.nn.functional.pad(written_t[:, 1:], (0, 1))  # of turns
+            end_t = written_t & ~torch.nn.functional.pad(written_t[:, 1:], (0, 1))  # where turns end
             end_t = functools.reduce(operator.or_, (is_end for _, is_end in columns), end_t)
             step_t = end_t.cumsum(-1) - end_t.long()
         step_t = step_t.masked_fill(~written_t, -1)
@@ -88,9 +88,7 @@ def return_advantages(policy: Policy, batch: Batch, scores: StepScores) -> torch
         if config.returns == "to_go":
             credit_k = returns.to_go_advantages(return_k, baseline=config.step_baseline, steps=steps, **groups)
         else:
-            states_k = torch.zeros(len(step_t), reward_k.size(1), dtype=torch.long)
-            for row, states in zip(states_k, scores.states, strict=True):
-                row[: len(states)] = torch.tensor(states, dtype=torch.long)
+            states_k = padded(scores.states, value=0, width=reward_k.size(1))
             states_k = policy.processes.gather(states_k.to(policy.processes.device)).cpu()
             outcome = reward_k.sum(-1).masked_fill(unscored, torch.nan)
             credit_k = returns.state_group_advantages(
@@ -141,7 +139,7 @@ def _of_all(
     value_k = torch.zeros(len(step_t), count + 1, dtype=torch.float64)
     value_k = value_k.scatter_add(-1, step_t.where(step_t >= 0, count), value_t)[:, :count]
     table = torch.cat([steps.double().unsqueeze(1), value_k, *(column.unsqueeze(1) for column in columns)], 1)
-    # as integers, since MPS has no float64
+    # it is gathered as integers, since MPS has no float64
     everyone = policy.processes.gather(table.view(torch.int64).to(policy.processes.device)).cpu().view(torch.float64)
     return everyone[:, 0].long(), everyone[:, 1 : count + 1], *everyone[:, count + 1 :].unbind(1)
 

@@ -29,6 +29,7 @@ class GenerationBatch:
             group then has such a response if and only if its rewards differ.
         value_t, final_value: For a chain: V (B, T) where segments begin, and the value (B,) at the end.
         plan: For trees: the plan of the batch, which has filled that table.
+        entries: What TRL's table of completions shows of it, of all processes, if groups of several calls are joined.
         moves_belief: Whether its accuracy moves the difficulty belief.
         prior: HA-DW's belief before the batch, or `None`.
         place: Optimizer steps before it, and micro-batches since the last one: the same after a resume.
@@ -45,6 +46,7 @@ class GenerationBatch:
     value_t: torch.Tensor | None = None
     final_value: torch.Tensor | None = None
     plan: Plan | None = None
+    entries: list[dict[str, Any]] | None = None
     moves_belief: bool = True
     prior: float | None = None
     place: tuple[int, int] = (0, 0)

@@ -4,7 +4,6 @@ import math
 import random
 from array import array
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -34,16 +33,13 @@ class Node:
     children: list["Node"] = field(default_factory=list)
     truncated: bool = False
     value: float = float("nan")
-    correct: float = float("nan")  # of a leaf: the reward that measures accuracy
+    correct: float = float("nan")  # the reward of a leaf that measures accuracy
     advantage: float = 0.0
     rewards: list[float] = field(default_factory=list)
 
     def path(self) -> "list[Node]":
         """The nodes from the first segment to this one."""
-        upwards = [self]
-        while (above := upwards[-1].parent) is not None:
-            upwards.append(above)
-        return upwards[-2::-1]
+        return [] if self.parent is None else [*self.parent.path(), self]
 
     def written(self) -> list[int]:
         """Tokens from the end of the prompt to the end of this segment."""
@@ -80,9 +76,9 @@ class Tree:
     prompt_ids: list[int]
     root: Node = field(default_factory=Node)
 
-    def numbers(self) -> dict[int, int]:
-        """The number of each node, by its Python `id`: its place in `walk`, 0 for the root."""
-        return {id(node): number for number, node in enumerate(self.root.walk())}
+    def numbers(self) -> dict[Node, int]:
+        """The number of each node: its place in `walk`, 0 for the root."""
+        return {node: number for number, node in enumerate(self.root.walk())}
 
     @cached_property
     def question(self) -> str:
@@ -139,25 +135,21 @@ def assign_tree_credit(trees: Sequence[Tree], config: CreditConfig) -> None:
         trees (sequence of [`Tree`]):
             Trees whose leaves all have a value.
         config ([`CreditConfig`]):
-            With `segment_advantage`, the knobs of the process reward, and `reward_range`, which V^μ maps to [0, 1].
+            It has `segment_advantage`, the knobs of the process reward, and `reward_range`, which V^μ maps to [0, 1].
     """
     weight = config.process_reward_weight
-    by_depth: defaultdict[tuple[int, int], list[Node]] = defaultdict(list)
-    for parent in (node for tree in trees for node in tree.root.walk() if node.children):
-        by_depth[parent.depth, len(parent.children)].append(parent)
-    for _, nodes in sorted(by_depth.items(), reverse=True, key=lambda item: item[0]):
-        children = torch.tensor([[child.value for child in node.children] for node in nodes])
-        values = backed_up_value(children)
+    for node in (node for tree in trees for node in reversed(tree.root.walk()) if node.children):
+        children = torch.tensor([[child.value for child in node.children]])
+        value = backed_up_value(children)
         credit = sibling_advantage(children, kind=config.segment_advantage)
         if weight != 0.0:
             best = partial(best_of_value, best_of=best_of(config), reward_range=config.reward_range)
-            difference = best(children) - best(values).unsqueeze(1)
+            difference = best(children) - best(value).unsqueeze(1)
             base = credit if config.process_reward_form == "advantage" else children.nan_to_num()
             credit = torch.where(children.isnan(), 0.0, base + weight * difference.nan_to_num())
-        for node, value, row in zip(nodes, values.tolist(), credit.tolist(), strict=True):
-            node.value = value
-            for child, advantage in zip(node.children, row, strict=True):
-                child.advantage = advantage
+        node.value = value.item()
+        for child, advantage in zip(node.children, credit[0].tolist(), strict=True):
+            child.advantage = advantage
 
 
 def response_quarters(node: Node) -> list[int]:
@@ -186,23 +178,22 @@ def training_rows(
     ends = tree.root.walk()[1:] if form == "nodes" else tree.root.leaves()
     numbers = tree.numbers()
     rows: list[Row] = []
-    seen: set[int] = set()
-    prompts: dict[int, array] = {}  # by the node that they end with: siblings share theirs
+    seen: set[Node] = set()
+    prompts: dict[Node, array] = {}  # by the node that they end with: siblings share theirs
     for path in (node.path() for node in ends):
-        candidates = path[-1:] if form == "nodes" else path
-        own = {id(node) for node in candidates if is_credited(node, keep_zero)} - seen
-        if not own:
+        candidates = range(len(path) - 1 if form == "nodes" else 0, len(path))
+        places = [i for i in candidates if is_credited(path[i], keep_zero) and path[i] not in seen]
+        if not places:
             continue
-        seen |= own
-        places = [i for i, node in enumerate(path) if id(node) in own]
-        span = path[places[0] : places[-1] + 1]
-        before = path[places[0] - 1] if places[0] else tree.root
-        if id(before) not in prompts:
-            prompts[id(before)] = array("i", [*tree.prompt_ids, *before.written()])
-        tokens = [x for i, node in enumerate(span) for x in _tokens(node, i if id(node) in own else -1)]
-        nodes = tuple(numbers[id(node)] for node in path[: places[-1] + 1])
-        fields = {"accuracy": accuracy, "nodes": nodes, "segment_nodes": nodes[places[0] :]}
-        rows.append(_row(tree, prompts[id(before)], tokens, **fields))
+        seen.update(path[i] for i in places)
+        first, end = places[0], places[-1] + 1
+        before = path[first - 1] if first else tree.root
+        if before not in prompts:
+            prompts[before] = array("i", [*tree.prompt_ids, *before.written()])
+        tokens = [x for i in range(first, end) for x in _tokens(path[i], i - first if i in places else -1)]
+        nodes = tuple(numbers[node] for node in path[:end])
+        by_number = {"nodes": nodes, "segment_nodes": nodes[first:]}
+        rows.append(Row(tree.question, prompts[before], **_columns(tokens), accuracy=accuracy, **by_number))
     return rows
 
 
@@ -215,14 +206,11 @@ def packed_rows(tree: Tree, *, max_rows: int, accuracy: float = float("nan"), ke
     """
     paths = [node.path() for node in tree.root.walk_paths() if is_credited(node, keep_zero)]
     prompt, lengths = len(tree.prompt_ids), [sum(len(node.segment.ids) for node in path) for path in paths]
-
-    def fits(limit: int) -> bool:
-        return len(groups_within(paths, prompt=prompt, limit=limit)) <= max_rows
-
+    groups = partial(groups_within, paths, prompt=prompt)
     # lengths include ancestors that several rows repeat and tokens that a row repeats
-    longest = prompt + sum(lengths) + sum(map(len, paths))
-    limit = bisect_left(range(longest), True, lo=prompt + max(lengths, default=0), key=fits)
-    return [pack(tree, group, accuracy) for group in groups_within(paths, prompt=prompt, limit=limit)]
+    limits = range(prompt + max(lengths, default=0), prompt + sum(lengths) + sum(map(len, paths)) + 1)
+    limit = limits[bisect_left(limits, True, key=lambda limit: len(groups(limit=limit)) <= max_rows)]
+    return [pack(tree, group, accuracy) for group in groups(limit=limit)]
 
 
 def groups_within(paths: Sequence[Sequence[Node]], *, prompt: int, limit: int) -> list[list[Node]]:
@@ -239,47 +227,47 @@ def groups_within(paths: Sequence[Sequence[Node]], *, prompt: int, limit: int) -
             tokens, inside = prompt, set()
             more = _added_tokens(path, inside)
         tokens += more
-        inside.update(map(id, path))
+        inside.update(path)
         groups[-1].append(path[-1])
     return groups
 
 
-def _added_tokens(path: Sequence[Node], inside: set[int]) -> int:
+def _added_tokens(path: Sequence[Node], inside: set[Node]) -> int:
     """By how many tokens a path lengthens a packed row that holds the nodes `inside`."""
-    new = [node for node in path if id(node) not in inside]
+    new = [node for node in path if node not in inside]
     # a branch that does not follow its parent directly repeats the parent's last token
-    repeated = bool(new) and any(id(sibling) in inside for sibling in new[0].parent.children)
+    repeated = bool(new) and not inside.isdisjoint(new[0].parent.children)
     return repeated + sum(len(node.segment.ids) for node in new)
 
 
 def pack(tree: Tree, credited: list[Node], accuracy: float) -> Row:
     """One row with the credited nodes, given depth first, and their ancestors."""
-    segment = {id(n): -1 for node in credited for n in node.path()} | {id(node): i for i, node in enumerate(credited)}
+    segment = {n: -1 for node in credited for n in node.path()} | {node: i for i, node in enumerate(credited)}
     root, prompt = tree.root, list(tree.prompt_ids)
-    while len(below := [c for c in root.children if id(c) in segment]) == 1 and segment[id(below[0])] < 0:
+    while len(below := [c for c in root.children if c in segment]) == 1 and segment[below[0]] < 0:
         root = below[0]
         prompt += root.segment.ids  # a shared prefix without credit needs no logits
     tokens, until = [_uncredited(token) for token in prompt], [0] * len(prompt)
     _place_below(root, 0, tokens, until, segment)
     numbers = tree.numbers()
-    nodes = tuple(numbers[id(node)] for node in tree.root.walk() if id(node) in segment)
-    fields = {"accuracy": accuracy, "nodes": nodes, "segment_nodes": tuple(numbers[id(node)] for node in credited)}
-    return _row(tree, prompt, tokens[len(prompt) :], visible_until=until, **fields)
+    by_number = {"nodes": tuple(n for node, n in numbers.items() if node in segment)}
+    by_number |= {"segment_nodes": tuple(numbers[node] for node in credited), "visible_until": until}
+    return Row(tree.question, prompt, **_columns(tokens[len(prompt) :]), accuracy=accuracy, **by_number)
 
 
-def _place_below(node: Node, begin: int, tokens: list[tuple], until: list[int], segment: dict[int, int]) -> None:
+def _place_below(node: Node, begin: int, tokens: list[tuple], until: list[int], segment: dict[Node, int]) -> None:
     """Appends the branches below the last placed node, whose own tokens begin at `begin`, to a packed row.
 
-    `segment` holds the nodes of the row by their `id`, with −1 for a node without credit. A nested function that calls
+    `segment` holds the nodes of the row, with −1 for a node without credit. A nested function that calls
     itself would keep the row until Python's next search for cycles.
     """
     last = len(tokens) - 1
     first_ends = None
-    for child in (c for c in node.children if id(c) in segment):
+    for child in (c for c in node.children if c in segment):
         start = len(tokens)
         if first_ends is not None:
             tokens.append(_uncredited(tokens[last][0]))
-        tokens.extend(_tokens(child, segment[id(child)]))
+        tokens.extend(_tokens(child, segment[child]))
         until.extend([0] * (len(tokens) - start))
         _place_below(child, start, tokens, until, segment)
         first_ends = len(tokens) if first_ends is None else first_ends
@@ -299,11 +287,11 @@ def _uncredited(token: int) -> tuple:
     return token, 0.0, -1, -1, math.nan
 
 
-def _row(tree: Tree, prompt_ids: Sequence[int], tokens: Sequence[tuple], **fields: Any) -> Row:
-    """A row of the tokens that [`_tokens`] gives, with other fields of [`Row`]."""
+def _columns(tokens: Sequence[tuple]) -> dict[str, Any]:
+    """The fields of a [`Row`] that have a number for each of the tokens that [`_tokens`] gives."""
     ids, advantages, segments, quarters, logps = zip(*tokens, strict=True)
-    fields |= {"quarters": quarters, "sampling_logps": None if None in logps else logps}
-    return Row(tree.question, prompt_ids, ids, advantages, segments, **fields)
+    columns = {"completion_ids": ids, "advantages": advantages, "segments": segments, "quarters": quarters}
+    return columns | {"sampling_logps": None if None in logps else logps}
 
 
 def sample_paths(tree: Tree, n: int, *, seed: str) -> list[Node]:
