@@ -266,7 +266,9 @@ def test_a_judge_of_turns_beside_the_environment(play):
         return [StepRewards(range(1, n + 1), [10.0] * n, unit="turn") for n in turns]
 
     trainer = play([CALL, ANSWER], [ANSWER], environment=Counting, rewards=[judge], reward_weights=[0.5])
-    assert by_turn(batch_of(trainer)) == [[(0, 6.0), (1, 5.0)], [(0, 5.0)]]
+    generation = batch_of(trainer)
+    assert by_turn(generation) == [[(0, 6.0), (1, 5.0)], [(0, 5.0)]]
+    assert generation.batch.rewards.tolist() == [11.0, 5.0]
 
 
 # Other kinds of environments
