@@ -71,7 +71,7 @@ def _read_csv(path: str) -> pyarrow.Table:
 
 
 def _read_json(path: str) -> pyarrow.Table:
-    """Reads an object per line, or one list of objects. A row that is a list itself has the columns `0`, `1`, …"""
+    """Reads an object per line, or one list of objects."""
     text = Path(path).read_bytes().decode("utf-8-sig")
     is_list = text.lstrip().startswith("[")
     rows: list[dict[str, Any]] = []
@@ -84,8 +84,6 @@ def _read_json(path: str) -> pyarrow.Table:
                 what = getattr(error, "msg", error)
                 raise ValueError(f"line {line}: {what}: correct the line, or remove it") from error
             rows += value if is_list else [value]
-    if is_list:
-        rows = [{str(i): x for i, x in enumerate(row)} if isinstance(row, list) else row for row in rows]
     if others := [i for i, row in enumerate(rows) if not isinstance(row, dict)]:
         raise ValueError(f"row {others[0]} is no object: a row is like {{'prompt': …, 'answer': …}}")
     names = list(dict.fromkeys(name for row in rows for name in row))
