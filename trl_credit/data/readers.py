@@ -19,7 +19,6 @@ from ..support.errors import one_line
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 # what pyarrow and datasets raise for a file or folder with arbitrary content
 DAMAGED = (ValueError, OSError, KeyError, TypeError, AttributeError, NotImplementedError, MemoryError)
-MOST_COLUMNS = 1000  # of a JSON file; if each row has keys of its own, the table grows quadratically
 _IDS = ("id", "unique_id")
 # columns of a JSON file that become text if their values have no common type
 _TEXTUAL = (*_IDS, "answer", "solution", "target", "final_answer")
@@ -71,7 +70,7 @@ def _read_csv(path: str) -> pyarrow.Table:
 
 
 def _read_json(path: str) -> pyarrow.Table:
-    """Reads an object per line, or one list of objects."""
+    """Reads an object per line, or one list of objects. A row that is a list itself has the columns `0`, `1`, …"""
     text = Path(path).read_bytes().decode("utf-8-sig")
     is_list = text.lstrip().startswith("[")
     rows: list[dict[str, Any]] = []
@@ -84,11 +83,11 @@ def _read_json(path: str) -> pyarrow.Table:
                 what = getattr(error, "msg", error)
                 raise ValueError(f"line {line}: {what}: correct the line, or remove it") from error
             rows += value if is_list else [value]
+    if is_list:
+        rows = [{str(i): x for i, x in enumerate(row)} if isinstance(row, list) else row for row in rows]
     if others := [i for i, row in enumerate(rows) if not isinstance(row, dict)]:
         raise ValueError(f"row {others[0]} is no object: a row is like {{'prompt': …, 'answer': …}}")
     names = list(dict.fromkeys(name for row in rows for name in row))
-    if len(names) > MOST_COLUMNS:
-        raise ValueError(f"the rows have more than {MOST_COLUMNS:,} different keys: write the objects as text")
     return pyarrow.table({name: _json_column(name, [row.get(name) for row in rows]) for name in names})
 
 
