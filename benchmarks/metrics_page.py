@@ -13,7 +13,7 @@ from trl_credit.loss import metrics
 
 
 PAGE = ROOT / "docs" / "metrics.md"
-OF_CLIPPING = ("trained_tokens", "clip_fraction", "kept_fraction", "selected_fraction", "expert_drift")
+OF_CLIPPING = ("trained_tokens", "clip_fraction", "kept_fraction", "selected_fraction")
 _FORM = re.compile(r"(.+?)\.\n\nUnit: (.+?)\nIf it looks odd: (.+?)(?:\n\n.*)?", re.DOTALL)
 
 

@@ -52,6 +52,7 @@ def test_they_keep_the_contract(mine, tmp_path):
     check_credit(scope["Fading"]())
 
 
+@pytest.mark.slow
 def test_the_value_head_learns_at_its_own_rate(tmp_path, monkeypatch):
     (block,) = [block for block in BLOCKS if "value_head" in block]
     monkeypatch.chdir(tmp_path)

@@ -82,7 +82,7 @@ def test_any_knob_on_any_preset(name):
 VESPO, RATIO, CHAIN, TREE = {"loss_type": "vespo"}, {"clip_form": "ratio"}, {"rollouts": "chain"}, {"rollouts": "tree"}
 PATHS, MANY = TREE | {"tree_rows": "paths"}, {"multi_objective_aggregation": "normalize_then_sum"}
 ITERATION = {"policy_loss": "policy_iteration", "beta": 0.1}
-WEIGHT, BOUND, DRIFT = {"loss_weight": "trace_past"}, {"td_upper_bound": True}, {"expert_drift": True}
+WEIGHT, BOUND = {"loss_weight": "trace_past"}, {"td_upper_bound": True}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,6 @@ WEIGHT, BOUND, DRIFT = {"loss_weight": "trace_past"}, {"td_upper_bound": True}, 
         ({"loss_weight_confidence": "tanh"}, "loss_weight"),
         (WEIGHT | {"loss_weight_confidence": "tanh_grad", "loss_type": "cispo"}, "loss_type"),
         (BOUND | VESPO, "loss_type"),
-        (DRIFT, "expert_drift"),
         (RATIO | {"beta": 0.1}, "use_bias_correction_kl"),
         ({"importance_sampling_level": "sequence", "importance": "eligible"}, "importance_sampling_level"),
         ({"importance": "sequence", "top_entropy_quantile": 0.2}, "top_entropy_quantile"),

@@ -223,6 +223,6 @@ def test_rewards_whose_squares_overflow(make_trainer, name):
     functions, settings = LARGE[name]
     trainer = make_trainer("base", reward_funcs=functions, **settings)
     before = [p.clone() for p in trainer.model.parameters()]
-    with pytest.raises(ValueError, match=r"^reward 'scaled(_2)?' is \S+ for row \d+ of the batch: "):
+    with pytest.raises(ValueError, match=r"^reward 'scaled(_2)?' is \S+ in row \d+: "):
         trainer.train()
     assert all(map(torch.equal, before, trainer.model.parameters()))

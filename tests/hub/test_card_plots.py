@@ -43,7 +43,7 @@ def test_the_axes_and_the_legends(tmp_path, figures):
 
 
 def test_every_panel_in_its_order_and_what_no_panel_names_after_them(tmp_path, figures):
-    metrics = {"a_new_one": 10.0, "seconds/train": 1.0, "trace_mass": 3.0, "abs_advantage": 0.5, "mine/x": 2.0}
+    metrics = {"a_new_one": 10.0, "seconds/train": 1.0, "effective_horizon": 3.0, "abs_advantage": 0.5, "mine/x": 2.0}
     metrics |= dict.fromkeys(reversed(PANELS), 0.5)
     names, panels = drawn(figures, tmp_path, **metrics)
     assert names == [*PANELS, "a_new_one", "mine/x"] and len(panels) == len(names)

@@ -53,11 +53,11 @@ def test_tensorboard(run):
     (events,) = folder.iterdir()  # no second writer
     written = EventAccumulator(str(events)).Reload()
     scalars = written.Tags()["scalars"]
-    assert {"credit/clip_fraction", "credit/trace_mass", "train/reward", "train/loss"} <= set(scalars)
+    assert {"credit/clip_fraction", "credit/effective_horizon", "train/reward", "train/loss"} <= set(scalars)
     assert [name for name in scalars if name.startswith("train/credit")] == []
-    logged = [row["credit/trace_mass"] for row in trainer.state.log_history if "credit/trace_mass" in row]
-    assert [x.value for x in written.Scalars("credit/trace_mass")] == pytest.approx(logged)
-    assert [x.step for x in written.Scalars("credit/trace_mass")] == [1, 2]
+    logged = [row["credit/effective_horizon"] for row in trainer.state.log_history if "credit/effective_horizon" in row]
+    assert [x.value for x in written.Scalars("credit/effective_horizon")] == pytest.approx(logged)
+    assert [x.step for x in written.Scalars("credit/effective_horizon")] == [1, 2]
 
 
 @needs("trackio")
@@ -73,8 +73,8 @@ def test_trackio(run, tmp_path):
     pages = [(MEDIA_DIR / row["credit/page"]["file_path"]).read_text("utf-8") for row in with_page]
     assert shown_steps(pages) == [1, 2]
     # Trackio makes a part `credit` of the section `train` by itself
-    masses = [row["train/credit/trace_mass"] for row in rows if "train/credit/trace_mass" in row]
-    logged = [row["credit/trace_mass"] for row in trainer.state.log_history if "credit/trace_mass" in row]
+    masses = [row["train/credit/effective_horizon"] for row in rows if "train/credit/effective_horizon" in row]
+    logged = [row["credit/effective_horizon"] for row in trainer.state.log_history if "credit/effective_horizon" in row]
     assert masses == pytest.approx(logged) and len(masses) == 2
 
 

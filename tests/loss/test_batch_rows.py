@@ -24,7 +24,6 @@ def batch_of(shapes, *, prompt_width, width, masked=(), seed=0):
         keys.TOOL_MASK: torch.ones(rows, width, dtype=torch.long),
         keys.TURN_IDS: torch.full((rows, width), -1),
         keys.OLD_LOGPS: torch.zeros(rows, width),
-        keys.OLD_EXPERTS: torch.zeros(rows, width, 2, 3, dtype=torch.int16),
         keys.ENGINE_RATIO: torch.rand(rows, 1, generator=draw),
         keys.ADVANTAGES: torch.randn(rows, generator=draw),
         keys.NUM_ITEMS: torch.tensor(7),
@@ -37,7 +36,6 @@ def batch_of(shapes, *, prompt_width, width, masked=(), seed=0):
         data[keys.TOOL_MASK][i, :t] = torch.randint(0, 2, (t,), generator=draw)
         data[keys.TURN_IDS][i, :t] = torch.randint(0, 3, (t,), generator=draw)
         data[keys.OLD_LOGPS][i, :t] = torch.randn(t, generator=draw)
-        data[keys.OLD_EXPERTS][i, :t] = torch.randint(0, 9, (t, 2, 3), generator=draw).short()
     return data
 
 
@@ -69,7 +67,7 @@ def test_rows_of_two_batches():
     assert joined[keys.TURN_IDS][0].tolist()[1:] == [-1] * 7 and joined[keys.TOOL_MASK][0].tolist()[1:] == [1] * 7
     assert joined[keys.OLD_LOGPS][0].tolist() == [0.0] * 8
     assert torch.equal(joined[keys.OLD_LOGPS][1, :6], second[keys.OLD_LOGPS][0])
-    assert joined[keys.ENGINE_RATIO].shape == (2, 1) and joined[keys.OLD_EXPERTS].shape == (2, 8, 2, 3)
+    assert joined[keys.ENGINE_RATIO].shape == (2, 1)
 
 
 def test_a_correction_per_token_is_1_where_a_row_has_no_token():

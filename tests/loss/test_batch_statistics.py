@@ -90,7 +90,7 @@ def test_a_wrong_result_is_refused(make_trainer, result, message):
 
 def test_without_log_probabilities_it_is_refused_when_the_configuration_is_built():
     credit = declaring(lambda config, batch: batch.logp_t)
-    with pytest.raises(ValueError, match="takes statistics of a batch.*[Ss]et steps_per_generation=2 or num"):
+    with pytest.raises(ValueError, match="takes statistics of a batch from π_old.*Set steps_per_generation=2 or num"):
         args_of(credit=credit)
     args_of(credit=credit, num_iterations=2)
     with pytest.raises(ValueError, match="td_upper_bound=.*takes statistics over the batch"):

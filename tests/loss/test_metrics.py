@@ -54,14 +54,14 @@ def test_neither_a_loss_nor_its_weight_is_part_of_the_advantage(make_trainer, to
 
 
 @pytest.mark.parametrize(
-    ("name", "mass", "horizon"),
+    ("name", "horizon"),
     [
-        ("p_trace", (0 + 0.5 + 0.75) / 3, (0.5 + 0.5 + 2 * 0.25) / (1 + 1.5 + 1.75)),
-        ("s_trace", (0 + 0.5 + 0.25) / 3, (0.5 + 2 * 0.25) / (1 + 1.5 + 1.25)),  # the first token alone leaves a trace
+        ("p_trace", (0.5 + 0.5 + 2 * 0.25) / (1 + 1.5 + 1.75)),
+        ("s_trace", (0.5 + 2 * 0.25) / (1 + 1.5 + 1.25)),  # the first token alone leaves a trace
     ],
 )
-def test_the_reach_of_a_trace_by_hand(make_trainer, toy_loss, name, mass, horizon):
-    """g = 0.5. The second response has no advantage, so it counts for the mass alone."""
+def test_the_reach_of_a_trace_by_hand(make_trainer, toy_loss, name, horizon):
+    """g = 0.5. The second response has no advantage, so it does not count."""
     trainer = make_trainer(name, trace_lambda=0.5, beta=0.0)
     old = torch.full((2, 3), -1.0, dtype=torch.float64)
     advantages = torch.tensor([0.4, 0.0], dtype=torch.float64)
@@ -69,7 +69,6 @@ def test_the_reach_of_a_trace_by_hand(make_trainer, toy_loss, name, mass, horizo
     entropies = torch.tensor([[3.0, 1.0, 1.0]] * 2, dtype=torch.float64)
     toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=entropies)
     metrics = trainer._metrics["train" if trainer.model.training else "eval"]
-    assert metrics["credit/trace_mass"][-1] == pytest.approx(mass)
     assert metrics["credit/effective_horizon"][-1] == pytest.approx(horizon)
 
 

@@ -159,7 +159,7 @@ def test_what_does_not_go_together_is_refused_with_a_fix(tmp_path, settings, mes
 
 @pytest.mark.parametrize("form", [form for form in TURN_FORMS if not form.startswith("turn")])
 def test_the_metrics_of_a_trace_per_turn(make_trainer, toy_loss, form):
-    """Against the matrix: mass Σ_{σ<τ} tr z_σ that reaches a token, and how far back credit travels."""
+    """Against the matrix: how far back credit travels."""
     t = turned()
     trainer = make_trainer("base", loss_type="grpo", trace_lambda=0.7, **TURN_FORMS[form])
     run(trainer, toy_loss, t, with_old=False)
@@ -171,10 +171,7 @@ def test_the_metrics_of_a_trace_per_turn(make_trainer, toy_loss, form):
         tokens = replace(tokens, **tensors, old_logp_t=t["logps"], advantages=t["advantages"])
         z = assign_credit(trainer.args, tokens).selected.tolist()
     jacobian = torch.stack([turn_jacobian(trainer.args, *row) for row in zip(ids, mask, z, strict=True)])
-    own = jacobian.diagonal(dim1=1, dim2=2)
     shown = {name.removeprefix("credit/"): x[-1] for name, x in trainer._metrics["eval"].items()}
-    arrived = (jacobian.sum(-1) - own).sum() / t["mask"].sum()  # each turn's parts add up to its z
-    assert shown["trace_mass"] == pytest.approx(arrived.item(), rel=1e-5) and arrived > 0.1
     size = t["advantages"].abs().unsqueeze(1) * t["mask"]
     place = torch.arange(7, dtype=torch.float64)
     moved = torch.einsum("bt,btk,tk->", size, jacobian, place.unsqueeze(1) - place)

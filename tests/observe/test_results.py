@@ -45,6 +45,7 @@ def test_training_leaves_plots_and_card_and_says_so(alone, tmp_path, capsys):
     assert "* Prompts: 64 rows." in card and "\nalgo: grpo_lambda\n" in card
 
 
+@pytest.mark.slow
 def test_the_last_line_names_what_shows_the_credit(alone, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for logs in (0, 5):

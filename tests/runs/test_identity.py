@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 from accelerate import PartialState
-from datasets import Dataset, Features, Image, IterableDataset, List, Value, concatenate_datasets
-from PIL import Image as Pictures
+from datasets import Dataset, IterableDataset, concatenate_datasets
 from transformers import AutoConfig
 
 from trl_credit.runs.data_identity import data_identity, read_first_rows
@@ -42,28 +41,6 @@ def test_any_cell_counts(row, column):
     other = {"answer": "x", "level": 7, "prompt": [{"role": "user", "content": "x"}]}[column]
     changed = [one | {column: other} if i == row else one for i, one in enumerate(ROWS)]
     assert of(Dataset.from_list(changed))["content"] != of(Dataset.from_list(ROWS))["content"]
-
-
-def pictures(folder, colours, *, embedded: bool, listed: bool) -> Dataset:
-    folder.mkdir()
-    images = []
-    for i, colour in enumerate(colours):
-        file = folder / f"{i}.png"
-        Pictures.new("RGB", (4, 4), colour).save(file)
-        image = {"bytes": file.read_bytes(), "path": None} if embedded else str(file)
-        images.append([image] if listed else image)
-    features = Features({"prompt": Value("string"), "image": List(Image()) if listed else Image()})
-    return Dataset.from_dict({"prompt": ["?"] * len(images), "image": images}, features=features)
-
-
-@pytest.mark.parametrize(("embedded", "listed"), [(False, True), (True, False)])
-def test_images_count_and_not_their_folder(tmp_path, embedded, listed):
-    kind = {"embedded": embedded, "listed": listed}
-    one = pictures(tmp_path / "one", ["red", "green"], **kind)
-    moved = pictures(tmp_path / "moved", ["red", "green"], **kind)
-    other = pictures(tmp_path / "other", ["red", "blue"], **kind)
-    assert of(one) == of(moved) and of(one)["media"] != of(other)["media"]
-    assert of(one)["content"] == of(other)["content"]
 
 
 def draws(row):

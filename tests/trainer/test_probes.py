@@ -1,13 +1,12 @@
-"""What hooks read in forward passes that are made anyway: π(EOS) for `td_upper_bound`, experts for `expert_drift`."""
+"""What hooks read in forward passes that are made anyway: π(EOS) for `td_upper_bound`."""
 
 import copy
 
 import pytest
 import torch
-from passes_helpers import LORA, Watch, distinct, model_of, scripted, with_tokenizer
+from passes_helpers import LORA, Watch, distinct, model_of, scripted
 from peft import LoraConfig
-from tiny_models import tiny_qwen3_moe
-from transformers import AutoTokenizer, Gemma2Config, LlamaConfig, PhiConfig
+from transformers import Gemma2Config, LlamaConfig, PhiConfig
 
 from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.loss import keys
@@ -164,59 +163,3 @@ def test_models_whose_logits_are_no_products_are_refused(make_trainer, tiny_mode
     lora = LoraConfig(r=2, target_modules=["q_proj", "lm_head"], task_type="CAUSAL_LM")
     with pytest.raises(ValueError, match="adapter"):
         build(make_trainer, td_upper_bound=True, trainer_kwargs={"peft_config": lora})
-
-
-# Experts
-
-
-@pytest.fixture
-def moe(tiny_model):
-    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
-    spread = {"initializer_range": 0.3, "router_aux_loss_coef": 0.0}
-    return lambda **changes: with_tokenizer(tiny_qwen3_moe(tokenizer, **{**spread, **changes}), tiny_model)
-
-
-def chosen(model, inputs):
-    """The experts where each token was sampled, as sets: rows of tokens of layers."""
-    routers = logits_of(model, inputs, 1.0, output_router_logits=True)[1].router_logits
-    rows, width = inputs["completion_ids"].shape
-    layers = [x.view(rows, -1, 4)[:, :-1][:, -width:].topk(2).indices.tolist() for x in routers]
-    return [[[set(layer[i][t]) for layer in layers] for t in range(width)] for i in range(rows)]
-
-
-OF_EXPERTS = {
-    "plain": {"length_sort": "off", "router_aux_loss_coef": 0.3},  # a pass with a third result
-    "packed": {"shared_prefix": "on", "router_aux_loss_coef": 0.0},
-    "checkpointing": {"gradient_checkpointing": True, "beta": 0.1, "router_aux_loss_coef": 0.0},
-}
-
-
-@pytest.mark.parametrize("form", OF_EXPERTS)
-def test_the_drift_is_the_share_of_experts_that_differ(make_trainer, moe, form):
-    settings = {"optim": "sgd", "learning_rate": 3.0, "max_steps": 4, "expert_drift": True, "loss_type": "dapo"}
-    trainer = build(make_trainer, moe(), **settings, **OF_EXPERTS[form])
-    first, parts = copied(trainer.model), []
-    trainer.train()
-    assert any(keys.PACKED_LAYOUT in inputs for inputs, *_ in trainer.seen) == (form == "packed")
-    # every second step begins a batch, whose π_old is the policy before it
-    for i, (inputs, loss_pass, tokens, model) in enumerate(trainer.seen):
-        old = first if i < 4 else trainer.seen[4][3]
-        then, now = chosen(old, inputs), chosen(model, inputs)
-        for kept, name in ((now, "experts_t"), (then, keys.OLD_EXPERTS)):
-            experts = loss_pass.experts_t if name == "experts_t" else inputs[name]
-            for r, t in tokens.mask_t.nonzero().tolist():
-                assert [set(layer) for layer in experts[r, t].tolist()] == kept[r][t], (i, name, r, t)
-        places = tokens.mask_t.nonzero().tolist()
-        pairs = [pair for r, t in places for pair in zip(then[r][t], now[r][t], strict=True)]
-        parts.append(sum(len(a - b) for a, b in pairs) / (2 * len(pairs)))
-    drifts = [(a + b) / 2 for a, b in zip(parts[::2], parts[1::2], strict=True)]  # of the micro-batches of a step
-    shown = [row["credit/expert_drift"] for row in trainer.state.log_history if "loss" in row]
-    assert shown == pytest.approx(drifts, abs=1e-6)
-    assert shown[0] == shown[2] == 0.0 and 0.05 < shown[1] < 1.0
-
-
-def test_where_there_is_no_drift_to_see_it_is_refused(make_trainer):
-    with pytest.raises(ValueError, match="unlike Qwen3ForCausalLM: leave expert_drift out"):
-        build(make_trainer, expert_drift=True)
-    with pytest.raises(ValueError, match="raise steps_per_generation"):
-        build(make_trainer, expert_drift=True, steps_per_generation=2)

@@ -27,7 +27,7 @@ def test_the_script_trains_with_a_colocated_engine(tmp_path):
     run("run_vllm.py", *FLAGS.split(), *SIZES.split(), "--output_dir", tmp_path, **ENGINE)
     log = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())["log_history"]
     rows = [row for row in log if "reward" in row]
-    assert len(rows) == 3 and all("credit/trace_mass" in row for row in rows)
+    assert len(rows) == 3 and all("credit/effective_horizon" in row for row in rows)
     # the packaged model is about as often correct as when transformers samples
     assert 0.1 < sum(row["reward"] for row in rows) / 3 < 0.6
     # the engine's log-probabilities are near the model's and not the same: the correction has something to correct

@@ -188,10 +188,6 @@ class CreditConfig(SegmentKnobs, GroupKnobs, TurnKnobs, Construction, GRPOConfig
             for a micro-batch in which no token of any process has an advantage, if its gradient is exactly 0. The
             update is TRL's, to the last bit (see `trl-credit help padding`). `"off"`: all passes are made, and metrics
             are means over all of them.
-        expert_drift (`bool`, *optional*, defaults to `False`):
-            Whether `credit/expert_drift` is logged for a mixture of experts: the share of the experts of a token and
-            layer under π_old that the current policy does not use (GSPO, Sec. 5.3). Both passes are made anyway. Until
-            its last update a batch keeps two bytes per token, layer and expert of a token.
         log_credit (`int`, *optional*, defaults to `0`):
             Optimizer steps between two writes of the rollouts to `credit_log/` in `output_dir`, with the effective
             credit of each token (see `trl-credit help rollout_logs`). A run of fewer steps writes those of its last
@@ -234,7 +230,6 @@ class CreditConfig(SegmentKnobs, GroupKnobs, TurnKnobs, Construction, GRPOConfig
     length_sort: str = _run("auto", one_of("auto", "off"))
     shared_prefix: str = _run("auto", one_of("auto", "on", "off"))
     skip_zero_advantage: str = _run("auto", one_of("auto", "off"))
-    expert_drift: bool = _run(False)
     log_credit: int = _run(0, whole(0))
     log_credit_groups: int = _run(8, COUNT, acts=when(log_credit=COUNT))
     overwrite_output_dir: bool = _run(False)

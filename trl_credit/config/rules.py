@@ -88,8 +88,6 @@ RULES = (
     Rule(when(clip_form="ratio"), MEANS | when(importance=PER_TOKEN, delta=None), "it bounds a ratio in PPO's minimum"),
     Rule(when(td_upper_bound=True), ANY_SIGN | when(rollouts="none"), "it corrects a baseline V(s_0) token by token"),
     Rule(when(td_upper_bound=True), when(torch_compile=False), "it is read by a hook, which a compiled model may skip"),
-    Rule(when(expert_drift=True), when(behavior_logps="recomputed", rollouts="none"), "it reads the pass for π_old"),
-    Rule(when(expert_drift=True), when(torch_compile=False), "it is read by a hook, which a compiled model may skip"),
     Rule(when(baseline=anything_but("group")), ONE_REWARD, "it needs one reward per response"),
     Rule(when(difficulty=anything_but("none")), ONE_REWARD, "it needs one reward per response"),
     Rule(FILTERED, ONE_REWARD, "it normalises over a batch whose groups change"),
@@ -170,9 +168,6 @@ def no_batch_logps(config: GRPOConfig) -> str:
 
 def _batch_errors(config: GRPOConfig) -> Iterator[Exception]:
     """What does not go with the updates per batch, or with an algorithm that takes statistics over it."""
-    if config.expert_drift and config.is_aligned:
-        why = "there is one update per batch, so π is π_old: raise steps_per_generation or num_iterations"
-        yield ValueError(f"expert_drift=True does nothing, since {why}, or leave expert_drift out.")
     try:
         algorithm = config.algorithm() if imports_functions() else None
     except (ValueError, FunctionRaised) as error:

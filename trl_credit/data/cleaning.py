@@ -66,14 +66,11 @@ class CleaningReport:
             self.dropped.setdefault(reason, []).extend(ids)
 
     def __str__(self) -> str:
-        dropped = ", ".join(_counted(ids, reason) for reason, ids in self.dropped.items())
+        examples = {reason: f"{', '.join(ids[:5])}{', …' * (len(ids) > 5)}" for reason, ids in self.dropped.items()}
+        dropped = ", ".join(f"{len(self.dropped[reason]):,} {reason} ({ids})" for reason, ids in examples.items())
         parts = [f"dropped {dropped}"] if dropped else []
         parts += [f"repaired the LaTeX of {self.repaired:,}"] if self.repaired else []
         return "; ".join([f"{self.name}: {self.kept:,} of {self.rows:,} rows", *parts])
-
-
-def _counted(ids: list[str], what: str) -> str:
-    return f"{len(ids):,} {what} ({', '.join(ids[:5])}{', …' if len(ids) > 5 else ''})"
 
 
 def repair_latex(text: str) -> str:

@@ -19,7 +19,6 @@ from ..support.errors import one_line
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 # what pyarrow and datasets raise for a file or folder with arbitrary content
 DAMAGED = (ValueError, OSError, KeyError, TypeError, AttributeError, NotImplementedError, MemoryError)
-MOST_COLUMNS = 1000  # of a JSON file; if each row has keys of its own, the table grows quadratically
 _IDS = ("id", "unique_id")
 # columns of a JSON file that become text if their values have no common type
 _TEXTUAL = (*_IDS, "answer", "solution", "target", "final_answer")
@@ -89,8 +88,6 @@ def _read_json(path: str) -> pyarrow.Table:
     if others := [i for i, row in enumerate(rows) if not isinstance(row, dict)]:
         raise ValueError(f"row {others[0]} is no object: a row is like {{'prompt': …, 'answer': …}}")
     names = list(dict.fromkeys(name for row in rows for name in row))
-    if len(names) > MOST_COLUMNS:
-        raise ValueError(f"the rows have more than {MOST_COLUMNS:,} different keys: write the objects as text")
     return pyarrow.table({name: _json_column(name, [row.get(name) for row in rows]) for name in names})
 
 

@@ -25,7 +25,6 @@ VISIBLE_UNTIL = TYPE_IDS[0]  # tells TRL's forward pass what the branches of a t
 SEGMENT_IDS = "segment_ids"
 QUARTERS = "response_quarters"
 REF_ENTROPIES = "ref_entropies"  # entropy of the reference model, nats
-OLD_EXPERTS = "old_experts"  # the experts of each token and layer under π_old
 POLICY_MASK = "policy_mask"
 ROW_WEIGHT = "row_weight"
 STATISTICS = "batch_statistics"  # of a credit function that declares them

@@ -36,7 +36,6 @@ class LossPass:
         seen: Argument and result of the credit function.
         unmasked: `logp_t`, `entropy_t` and the inputs as they were before [`finite_outside`].
         eos_probs: π(EOS) at each token under the current policy, shape (B, T), for `td_upper_bound`.
-        experts_t: The experts of each token and layer, shape (B, T, layers, k), for `expert_drift`.
         hidden_t: The last layer's states, shape (B, T, H), for an algorithm that needs them.
         entropy_mask_t: Tokens that TRL's `top_entropy_quantile` keeps, shape (B, T), or `None`.
         off_policy_mask_t: Rows that TRL's `off_policy_mask_threshold` keeps, shape (B, 1) or (B, T), or `None`.
@@ -53,7 +52,6 @@ class LossPass:
     seen: tuple[Tokens, Credit] | None = None
     unmasked: dict[str, Any] = field(default_factory=dict)
     eos_probs: torch.Tensor | None = None
-    experts_t: torch.Tensor | None = None
     hidden_t: torch.Tensor | None = None
     entropy_mask_t: torch.Tensor | None = None
     off_policy_mask_t: torch.Tensor | None = None

@@ -16,8 +16,6 @@ from ..credit.gradient import travelled
 from ..credit.selection import select_high_entropy
 from ..credit.shares import last_tokens, noise_outside
 from ..credit.tokens import Credit, Tokens, kept_tokens, wide
-from ..credit.turns import TurnTable
-from ..credit.weights import traced_sum
 from . import keys
 from .assignment import log_weight_of
 from .loss_pass import LossPass
@@ -49,8 +47,6 @@ class SeenLoss:
         self.carries_loss = loss_pass.contract.algorithm.carries_loss
         self.in_detail, self.credit_t = in_detail, loss_pass.credit_t if in_detail else None
         self.entropy_mask_t, self.quarter_t = loss_pass.entropy_mask_t, loss_pass.inputs.get(keys.QUARTERS)
-        # the experts of each token and layer now and under π_old, in any order, have the shape (B, T, layers, k)
-        self.experts_t, self.old_experts_t = loss_pass.experts_t, loss_pass.inputs.get(keys.OLD_EXPERTS)
 
     # M, bool, shape (B, T); its tokens in each row, shape (B,), and in all rows; those of the loss
     kept_t = cached_property(lambda self: kept_tokens(self.credit, self.tokens))
@@ -176,25 +172,6 @@ def selected_fraction(seen: SeenLoss) -> Sums:
     return (seen.credit.selected.float() * seen.tokens.mask_t.float()).sum(), seen.n_tokens
 
 
-@metric("expert_drift", when=lambda seen: seen.experts_t is not None)
-def expert_drift(seen: SeenLoss) -> Sums:
-    """With `expert_drift=True`: of the experts that π_old used for a token in a layer, the share that the policy no
-    longer uses there.
-
-    Unit: share
-    If it looks odd: rising: fewer updates per batch
-
-    Over the tokens of the loss (GSPO, arXiv 2507.18071, Sec. 5.3).
-    """
-    experts_t, mask_t = seen.experts_t, seen.tokens.mask_t.float()
-    changed = torch.zeros((), device=mask_t.device)
-    # layer by layer, for memory
-    for new_t, old_t in zip(experts_t.unbind(2), seen.old_experts_t.unbind(2), strict=True):
-        is_used = (old_t.unsqueeze(-1) == new_t.unsqueeze(-2)).any(-1)
-        changed += ((~is_used).sum(-1) * mask_t).sum()
-    return changed, seen.n_tokens * experts_t.size(3) * experts_t.size(2)
-
-
 @metric("abs_advantage")
 def abs_advantage(seen: SeenLoss) -> Sums:
     """Mean of abs(A) over the tokens of the policy term, whatever `loss_type` divides by. With a custom loss A is the
@@ -237,29 +214,12 @@ def noise_share(seen: SeenLoss) -> Sums:
     return noise_outside(tokens.old_logp_t, selected_t=selected_t, mask_t=tokens.mask_t)
 
 
-@metric("trace_mass", when=lambda seen: seen.in_detail and seen.is_traced)
-def trace_mass(seen: SeenLoss) -> Sums:
-    """Logged step: mean over tokens of Σ_{k<t} g^(t−k) z_k, how much trace a token carries.
-
-    Unit: tokens
-    If it looks odd: near 0: raise `trace_lambda` or `selective_rate`
-
-    Over tokens k or turns (`trace_unit`).
-    """
-    config, mask_t, z_t = seen.config, seen.tokens.mask_t, seen.credit.selected.float()
-    style = config.trace_style if config.importance == "lambda_trace" else "recent"
-    turns = TurnTable(seen.tokens.turn_ids, mask_t) if config.trace_unit == "turn" else None
-    z = z_t * mask_t.float() if turns is None else turns.mean(z_t)
-    carried = traced_sum(z, decay=config.trace_decay, style=style) - z
-    return (carried * mask_t if turns is None else turns.by_token(carried)).sum(), seen.n_tokens
-
-
 @metric("effective_horizon", when=lambda seen: seen.in_detail and seen.is_traced)
 def effective_horizon(seen: SeenLoss) -> Sums:
     """Logged step: how far back credit travels on average, weighted by abs(A); 0 with GRPO.
 
     Unit: tokens
-    If it looks odd: near the length of the responses: lower `trace_lambda`
+    If it looks odd: near the length of the responses: lower `trace_lambda`. Near 0: raise it, or `selective_rate`
 
     What stays at its token travels 0, see [`~trl_credit.credit.gradient.travelled`]; `explain` shows the same number.
     """

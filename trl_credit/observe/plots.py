@@ -22,7 +22,7 @@ _NO_NEWS = {"skipped_updates": 0.0, "zero_gradients": 0.0, "kept_fraction": 1.0,
 _IN_LOGS = (
     *("seconds/", "trained_tokens_per_row", "skipped_micro_batches", "rollout_tokens", "rollouts", "nodes", "rows"),
     *("responses_", "segments_per_response", "replay/", "difficulty_rate", "difficulty_floor", "groups/"),
-    *("trace_mass", "effective_horizon", "selected_fraction", "noise_share", "last_tokens_share", "abs_advantage"),
+    *("effective_horizon", "selected_fraction", "noise_share", "last_tokens_share", "abs_advantage"),
 )
 # how the names of a panel's metrics begin, and what it shows; other metrics have a panel each
 PANELS = {
@@ -44,7 +44,6 @@ PANELS = {
     "abs_advantage/quarter": "Distance of rewards from the baseline, by quarter of the response; 0 teaches nothing.",
     "kept_fraction": "Share of tokens that the mask keeps.",
     "rollout_token_share": "Share of tokens that were sampled only to value segments.",
-    "expert_drift": "Share of a token's experts in the sampling policy that the current policy does not use.",
 }
 
 

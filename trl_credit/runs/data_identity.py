@@ -2,10 +2,9 @@
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from accelerate.logging import get_logger
 from datasets import Dataset, IterableDataset
 
-from ..support.digests import json_text, sampled_digest, sha256, short_digest
+from ..support.digests import json_text, short_digest
 
 
 logger = get_logger(__name__)
@@ -37,30 +36,10 @@ def data_identity(dataset: Any, *, first_rows: list[Any]) -> dict[str, Any]:
     kinds = {name: repr(feature) for name, feature in sorted(dataset.features.items())}
     media = [name for name, kind in kinds.items() if any(decoded in kind for decoded in DECODED)]
     rows = dataset.with_format("arrow")  # nothing is decoded, and no transform runs
-    plain = rows.select_columns([name for name in kinds if name not in media])
-    identity = {"rows": len(dataset), "columns": list(kinds), "content": _digest(plain, lambda columns: columns)}
-    return identity | ({"media": _digest(rows.select_columns(media), _with_digests)} if media else {})
-
-
-def _digest(rows: Dataset, changed: Callable[[Any], Any]) -> str:
     digest = hashlib.sha256()
-    for table in rows.iter(1000):
-        digest.update(json_text(changed(table.to_pydict())).encode())
-    return digest.hexdigest()[:16]
-
-
-def _with_digests(value: Any) -> Any:
-    """Columns of media with digests of their content: the folder of their files may move."""
-    if isinstance(value, list):
-        return [_with_digests(x) for x in value]
-    if not isinstance(value, dict):
-        return value
-    if value.keys() != {"bytes", "path"}:
-        return {name: _with_digests(x) for name, x in value.items()}
-    if value["bytes"] is not None:
-        return sha256(value["bytes"])
-    path = Path(value["path"] or "")
-    return sampled_digest([path]) if path.is_file() else str(path)
+    for table in rows.select_columns([name for name in kinds if name not in media]).iter(1000):
+        digest.update(json_text(table.to_pydict()).encode())
+    return {"rows": len(dataset), "columns": list(kinds), "content": digest.hexdigest()[:16]}
 
 
 def read_first_rows(stream: IterableDataset, *, count: int, seed: int) -> list[Any]:

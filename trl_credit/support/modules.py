@@ -21,14 +21,14 @@ def helper_modules(functions: Iterable[Callable]) -> dict[str, str]:
     package. A module that a function imports when it is called counts from then on.
     """
     own = {file for function in functions if (file := _file_of(unbound(function)[0])) is not None}
-    folders = {_top_folder(file) for file in own}
+    folders = tuple(str(_top_folder(file) / "_")[:-1] for file in own)  # each ends with a separator
     loaded = {name: getattr(module, "__file__", None) for name, module in [*sys.modules.items()]}
     loaded.pop("__main__", None)
     return {
         name: sha256(path.read_bytes())
         for name, file in loaded.items()
-        if isinstance(file, str) and (path := Path(file)) not in own
-        if folders.intersection(path.parents) and _is_users(name, path)
+        if isinstance(file, str) and file.startswith(folders)  # thousands are loaded
+        if (path := Path(file)) not in own and _is_users(name, path)
     }
 
 

@@ -42,7 +42,6 @@ class SamplePass:
         plan: Rows that replace what TRL would generate, or `None`.
         engine_logps: The engine's log-probabilities of the batch, to replace TRL's pass for π_old, or `None`.
         rewards_per_func: Rewards (N, functions) of the rows of all processes, once they are known.
-        experts_t: The experts of each token and layer under π_old, shape (B, T, layers, k), for `expert_drift`.
         entropy_t: Entropies (B, T) of TRL's last pass before the rewards: the reference's, for "entropy_reference".
         written: For each row, which tokens the policy wrote (1) and which a tool (0); `None` without tools.
         scores: Rewards along the rows of this process, once they are known.
@@ -51,7 +50,6 @@ class SamplePass:
     plan: Plan | None = None
     engine_logps: list[list[float | None]] | None = None
     rewards_per_func: torch.Tensor | None = None
-    experts_t: torch.Tensor | None = None
     entropy_t: torch.Tensor | None = None
     written: list[list[int]] | None = None
     scores: StepScores | None = None
@@ -126,8 +124,8 @@ class TrlEngine(TrlScoring):
             with self.timed("generate"), temporarily(self._trainer, **self._hooks(planned)):
                 output = GRPOTrainer._generate_and_score_completions(self._trainer, inputs)
             sampling.engine_logps = None  # only for TRL's own pass
-            read = {keys.OLD_EXPERTS: sampling.experts_t, keys.REF_ENTROPIES: sampling.entropy_t}
-            output |= {key: x_t for key, x_t in read.items() if x_t is not None}
+            if sampling.entropy_t is not None:
+                output[keys.REF_ENTROPIES] = sampling.entropy_t
             rewards, scores = sampling.rewards_per_func, sampling.scores
             totals = self.total_reward(rewards), rewards, self.correct_reward(rewards)
             batch = Batch(output, *totals, self.processes.rank)

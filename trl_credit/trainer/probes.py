@@ -1,11 +1,10 @@
-"""What a forward pass yields besides TRL's results: π(EOS) at each token and the experts that saw it, read by hooks,
-and the entropy of the reference model, which TRL can compute in the pass that it makes for the KL term.
+"""What a forward pass yields besides TRL's results: π(EOS) at each token and hidden states, read by hooks, and
+the entropy of the reference model, which TRL can compute in the pass that it makes for the KL term.
 
 No pass is added, and no tensor of the size of the vocabulary is made. Hooks exist only while a pass that is read runs,
 so the layers that gradient checkpointing repeats in the backward pass run none.
 """
 
-import inspect
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import Any
@@ -19,7 +18,6 @@ from trl import GRPOTrainer
 from trl.trainer import utils as trl_utils
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from ..loss import keys
 from ..loss.loss_pass import LossPass
 from .engine import SamplePass
 from .engine_calls import temporarily
@@ -28,7 +26,6 @@ from .engine_calls import temporarily
 _CHUNK = 1024  # tokens whose hidden states are in float32 at the same time
 # what a model may do to the product of hidden states and output layer
 _SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier", "final_logit_softcapping")
-_INDEX = "top_k_index"  # transformers' name for the experts of each token
 
 
 class _Hidden:
@@ -93,31 +90,12 @@ class _EosProbs(_Hidden):
         return (logp_t.detach() + super().result(logp_t).to(logp_t.device)).exp()
 
 
-class _Experts(_Hidden):
-    """The experts of each layer where each token was sampled, shape (B, T, layers, k), int16."""
-
-    def hook(self, hooks: ExitStack) -> None:
-        self._by_layer: list[list[torch.Tensor]] = []
-        for layer in _expert_layers(self._model):
-            self._by_layer.append(parts := [])
-
-            def see(module: nn.Module, args: tuple, kwargs: dict[str, Any], parts: list = parts) -> None:
-                index = kwargs[_INDEX] if _INDEX in kwargs else args[1]
-                rows = index.view(-1, self._ids.size(1), index.size(-1))
-                parts.append(self._scored(rows).to(torch.int16))
-
-            hooks.enter_context(layer.register_forward_pre_hook(see, with_kwargs=True))
-
-    def result(self, logp_t: torch.Tensor) -> torch.Tensor:
-        return torch.stack([torch.cat(parts) for parts in self._by_layer], dim=2)
-
-
-# by the attribute of `LossPass`, and of `SamplePass`, that keeps the result
-_READINGS = {"eos_probs": _EosProbs, "experts_t": _Experts, "hidden_t": _Hidden}
+# by the attribute of `LossPass` that keeps the result
+_READINGS = {"eos_probs": _EosProbs, "hidden_t": _Hidden}
 
 
 class Probes:
-    """Decides which passes are read, by `td_upper_bound`, `expert_drift`, `selector` and what the algorithm needs.
+    """Decides which passes are read, by `td_upper_bound`, `selector` and what the algorithm needs.
 
     Args:
         trainer ([`~trl.GRPOTrainer`]):
@@ -130,7 +108,7 @@ class Probes:
     """
 
     def __init__(self, trainer: GRPOTrainer, needs: Collection[str]) -> None:
-        self._trainer, self._names, self._adds_entropy = trainer, (), False
+        self._trainer, self._names, self._adds_entropy = trainer, [], False
         self._reads_hidden = "hidden" in needs
         if self._reads_hidden and trainer.args.torch_compile:
             raise ValueError(f"credit={trainer.args.credit!r} reads hidden states by a hook: set torch_compile=False.")
@@ -143,14 +121,12 @@ class Probes:
             add_head(self._inner(reference), trainer.temperature, cast_lm_head_to_fp32=cast, outputs=outputs)
         if trainer.args.td_upper_bound and (problem := _head_problem(model)) is not None:
             raise ValueError(f"td_upper_bound=True {problem}: leave td_upper_bound out, or use another model.")
-        if trainer.args.expert_drift and not _expert_layers(model):
-            what = f"needs a mixture of experts in the form of transformers ({_INDEX}), unlike {type(model).__name__}"
-            raise ValueError(f"expert_drift=True {what}: leave expert_drift out.")
 
     def run(self, passes: Callable[[], tuple], owner: LossPass | SamplePass | None) -> tuple:
         """The result of `passes`, which calls `read`. What hooks found becomes attributes of `owner`."""
-        names, is_sampling = self._names_for(owner), isinstance(owner, SamplePass)
-        adds_entropy = self._reads_reference and is_sampling and owner.rewards_per_func is None
+        is_needed = {"eos_probs": self._trainer.args.td_upper_bound, "hidden_t": self._reads_hidden}
+        names = [name for name in is_needed if is_needed[name] and isinstance(owner, LossPass)]
+        adds_entropy = self._reads_reference and isinstance(owner, SamplePass) and owner.rewards_per_func is None
         with temporarily(self, _names=names, _adds_entropy=adds_entropy):
             output = passes()
         if adds_entropy:  # of TRL's passes before the rewards the last is that of the reference, so it stays
@@ -159,14 +135,6 @@ class Probes:
         for name, reading_t in zip(names, output[own:], strict=True):
             setattr(owner, name, reading_t)
         return output[:own]
-
-    def _names_for(self, owner: LossPass | SamplePass | None) -> tuple[str, ...]:
-        args = self._trainer.args
-        if isinstance(owner, LossPass):
-            needed = {"eos_probs": args.td_upper_bound, "experts_t": keys.OLD_EXPERTS in owner.inputs}
-            return tuple(name for name, is_needed in (needed | {"hidden_t": self._reads_hidden}).items() if is_needed)
-        reads_experts = owner is not None and args.expert_drift and self._trainer.model.training
-        return ("experts_t",) if reads_experts and owner.experts_t is None else ()  # TRL's first pass is for π_old
 
     def read(self, forward: Callable[..., tuple], model: nn.Module, *args: Any, **kwargs: Any) -> tuple:
         """TRL's forward pass: its results, and behind them a tensor of shape (B, T, …) for each thing asked for."""
@@ -197,8 +165,3 @@ def _head_problem(model: PreTrainedModel) -> str | None:
         if (value := getattr(text, name, None)) not in (None, 1.0):
             return f"needs logits that are products with the output layer, and {text.model_type!r} has {name}={value}"
     return None
-
-
-def _expert_layers(model: nn.Module) -> list[nn.Module]:
-    """The modules that send tokens to given experts, in the order of the layers."""
-    return [module for module in model.modules() if _INDEX in inspect.signature(type(module).forward).parameters]

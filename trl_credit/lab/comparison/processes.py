@@ -104,7 +104,7 @@ def train_all(runs: Sequence[Run], *, jobs: int | None) -> list[str]:
     Raises:
         Interrupted: Ctrl-C or SIGTERM; the processes have ended.
     """
-    gpus, cores = _devices(), _cores()
+    gpus, cores = _devices(), len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     waiting = [run for run in runs if not run.is_finished]
     for run in runs:
         if run not in waiting:
@@ -152,11 +152,6 @@ def _outcome(job: _Job, failed: list[str]) -> str:
         print(f"error: {failed[-1]}", file=sys.stderr)
     reward = "" if job.reward is None else f" at step {job.step}, reward {job.reward:.3f}"
     return f"{name}: {'failed' if error else 'finished'}{reward}, {time.monotonic() - job.begun:.0f} s"
-
-
-def _cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _devices() -> list[str]:

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import replace
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import torch
 import yaml
 from peft import PeftConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
-from transformers.utils import logging
 
 from ...support.adapters import adapter_base
 from ...support.errors import one_line
@@ -66,27 +64,17 @@ def read_shape(name: str, *, revision: str | None = None, adapter: PeftConfig | 
 def known_sizes(name: str) -> tuple[str, PreTrainedConfig] | None:
     """The model of `model_sizes.yaml` that a name stands for, and a configuration of its sizes; `None` if the table
     lacks it. A tuned model has the sizes of the model that it was made from."""
-    table = _table()
+    table = yaml.safe_load((files(__package__) / "model_sizes.yaml").read_text(encoding="utf-8"))
     model = table["tuned"].get(name.removesuffix("/"), name)
     if model not in table["sizes"]:
         return None
     return model, AutoConfig.for_model(**table["sizes"][model])
 
 
-@cache
-def _table() -> dict[str, dict]:
-    return yaml.safe_load((files(__package__) / "model_sizes.yaml").read_text(encoding="utf-8"))
-
-
 def shape_of(config: PreTrainedConfig, *, adapter: PeftConfig | None = None) -> Shape:
     """The sizes of a model with this configuration, made without memory. Raises transformers' errors."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    finally:
-        logging.set_verbosity(verbosity)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     text = config.get_text_config()
     head = model.get_output_embeddings().weight
     ends = {id(head), id(model.get_input_embeddings().weight)}
