@@ -65,11 +65,14 @@ def test_probability_mask_recounts_the_normaliser(make_trainer):
 @pytest.mark.parametrize("whiten", ["none", "batch"])
 def test_completions_table_shows_the_advantages_that_were_used(make_trainer, tmp_path, whiten):
     knobs = {"difficulty": "fixed", "advantage_floor": -0.05, "whiten_advantages": whiten}
+    knobs |= {"token_mask": "probability", "probability_threshold": 0.5} if whiten == "batch" else {}  # reads π_old
     trainer = make_trainer("opo", **knobs, max_steps=1, log_completions=True)
     batches = kept(trainer, "make_batch")
     trainer.train()
     table = pd.read_parquet(next((tmp_path / "run" / "completions").glob("*.parquet")))
-    advantages = batches[0].batch.data["advantages"].view(8, -1)[:, 0]  # the same at all tokens
+    advantages = batches[0].batch.data["advantages"]
+    assert (advantages.dim() == 2) == (whiten == "batch")
+    advantages = advantages.view(8, -1)[:, 0]  # the same at all tokens
     assert advantages.min() < -0.05
     assert table["advantage"].tolist() == pytest.approx(advantages.clamp(min=-0.05).tolist())
 
