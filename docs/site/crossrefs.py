@@ -26,8 +26,8 @@ class CrossReferences(Preprocessor):
     def run(self, lines: list[str]) -> list[str]:
         return [REFERENCE.sub(self._link, line) for line in lines]
 
-    def _link(self, found: re.Match[str]) -> str:
-        last = found[1].rpartition(".")[2]
+    def _link(self, match: re.Match[str]) -> str:
+        last = match[1].rpartition(".")[2]
         return f"[`{last}`][{self.names[last]}]" if last in self.names else f"`{last}`"
 
 

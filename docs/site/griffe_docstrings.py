@@ -16,9 +16,9 @@ KNOBS = re.compile(r"(?:_?\w*knob|_[a-z]+)$")  # knob, and the shorthands for th
 def plain(docstring: str) -> str:
     """The docstring with plain types."""
 
-    def entry(found: re.Match[str]) -> str:
-        kind = re.sub(r",? \*optional\*.*|`|\[(?=`)|(?<=`)\]", "", found[2])
-        return f"{found[1]} ({kind})" if kind else found[1]
+    def entry(match: re.Match[str]) -> str:
+        kind = re.sub(r",? \*optional\*.*|`|\[(?=`)|(?<=`)\]", "", match[2])
+        return f"{match[1]} ({kind})" if kind else match[1]
 
     return re.sub(r"^( +\*{0,2}\w+) \(((?:[^()\n]|\([^()\n]*\))*)\)(?=:)", entry, docstring, flags=re.MULTILINE)
 

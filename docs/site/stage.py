@@ -38,10 +38,10 @@ def rewritten(text: str, page: Path, repository: str) -> str:
     if home is None:
         raise ValueError(f"{page} is no page of the site")
 
-    def link(found: re.Match[str]) -> str:
-        picture, words, target, anchor = found.groups()
+    def link(match: re.Match[str]) -> str:
+        picture, words, target, anchor = match.groups()
         if re.match(r"[a-z]+:", target):
-            return found[0]
+            return match[0]
         file = (page.parent / target).resolve()
         if not file.exists():
             raise ValueError(f"{page.relative_to(ROOT)} links to {target}, which is not there")

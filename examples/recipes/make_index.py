@@ -94,7 +94,7 @@ def table(folder: str) -> str:
 
 def index(text: str) -> str:
     """README.md with its tables as the YAML has them."""
-    return TABLE.sub(lambda found: f"{found[1]}\n{table(found[2])}\n{found[3]}", text)
+    return TABLE.sub(lambda match: f"{match[1]}\n{table(match[2])}\n{match[3]}", text)
 
 
 def main(argv: list[str] | None = None) -> int:

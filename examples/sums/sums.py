@@ -15,8 +15,8 @@ from pathlib import Path
 
 def right(completions: list[str], answer: list[str], **kwargs) -> list[float]:
     """1 where the first number of the completion is the sum, else 0."""
-    found = [re.match(r"\s*(\d+)", text) for text in completions]
-    return [float(number is not None and number[1] == sum_) for number, sum_ in zip(found, answer, strict=True)]
+    numbers = [re.match(r"\s*(\d+)", text) for text in completions]
+    return [float(number is not None and number[1] == sum_) for number, sum_ in zip(numbers, answer, strict=True)]
 
 
 def write(folder: Path, *, seed: int = 0) -> None:

@@ -101,12 +101,12 @@ def read_verifiers(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any
         facts["step"].add(step if type(step) is int and step >= 0 else None)
         for trace in episode["traces"]:
             _check(isinstance(trace, dict), where, "traces", "objects", trace)
-            found = _responses(trace, where) if _is_trained(trace) else []
-            left_out += not found
+            of_trace = _responses(trace, where) if _is_trained(trace) else []
+            left_out += not of_trace
             own_task = _get(trace, "task", "key") or _get(trace, "task", "hash") or _get(trace, "task", "data", "idx")
             task = _get(episode, "group", "id") or own_task
             key = (str(step), str(task or where), str(_get(trace, "agent", "name")))
-            for response in found:
+            for response in of_trace:
                 group = groups.setdefault(key, len(groups))
                 others |= response.pop("has_other_weights")
                 responses.append({**response, "group": group})
@@ -114,7 +114,7 @@ def read_verifiers(path: str | Path) -> tuple[dict[str, Any], list[dict[str, Any
                 model, heat = _get(call, "model"), _get(call, "sampling", "temperature")
                 facts["model"].add(model if isinstance(model, str) else None)
                 facts["temperature"].add(heat if is_number(heat, 0.0, math.inf) else None)
-    step, model, temperature = (found.pop() if len(found) == 1 else None for found in facts.values())
+    step, model, temperature = (values.pop() if len(values) == 1 else None for values in facts.values())
     note = _note(any("credit" in response for response in responses), left_out, others)
     if not responses:
         raise ValueError(f"{path} holds no response. {note}".strip())
@@ -144,15 +144,15 @@ def _responses(trace: dict[str, Any], where: str) -> list[dict[str, Any]]:
     is_cut = trace.get("stop_condition") in _CUT_OFF or (bool(calls) and calls[-1].get("finish_reason") == "length")
     data = _get(trace, "task", "data")
     columns = {name: x for name, x in data.items() if name not in _OURS} if isinstance(data, dict) else {}
-    found: list[dict[str, Any]] = []
+    responses: list[dict[str, Any]] = []
     seen: set[int] = set()
     for path in _paths(nodes, listed):
         if all(place in seen or not nodes[place].is_sampled for place in path):
             continue
         response = _joined(nodes, path, seen, where)
         seen.update(path)
-        found.append({**columns, **response, "reward": reward, "rewards": rewards, "truncated": is_cut})
-    return found
+        responses.append({**columns, **response, "reward": reward, "rewards": rewards, "truncated": is_cut})
+    return responses
 
 
 def _paths(nodes: Sequence[_Node], listed: Sequence[dict[str, Any]]) -> Iterator[list[int]]:
@@ -171,8 +171,8 @@ def _paths(nodes: Sequence[_Node], listed: Sequence[dict[str, Any]]) -> Iterator
 
 def _links(node: dict[str, Any]) -> list[tuple[Any, Any]]:
     """Type and node of each causal link to a node."""
-    found = node.get("semantic_parents")
-    links = [(_get(link, "type"), _get(link, "node")) for link in (found if isinstance(found, list) else [])]
+    parents = node.get("semantic_parents")
+    links = [(_get(link, "type"), _get(link, "node")) for link in (parents if isinstance(parents, list) else [])]
     return [(kind, place) for kind, place in links if type(place) is int]
 
 
@@ -197,7 +197,7 @@ def _joined(nodes: Sequence[_Node], path: Sequence[int], seen: set[int], where: 
     turns = accumulate(int(node.is_sampled) for node in after)
     turn_ids = [turn - 1 if x else -1 for node, turn in zip(after, turns, strict=True) for x in node.mask]
     columns = {name: _column(after, name, sampled) for name in _SAMPLED.values()}
-    found = {
+    columns = {
         **columns,
         "token_ids": [i for node in after for i in node.token_ids],
         "loss_mask": mask,
@@ -209,11 +209,13 @@ def _joined(nodes: Sequence[_Node], path: Sequence[int], seen: set[int], where: 
         weights = [x for node in after for x in node.weights or [1.0] * len(node.mask)]
         values = columns["advantages"]
         assigned = [m if a is not None and w else 0 for m, a, w in zip(mask, values, weights, strict=True)]
-        found["policy_mask"] = assigned
-        found["advantages"] = [a or 0.0 for a in values]
-        found["credit"] = [a * w if m else 0.0 for a, w, m in zip(found["advantages"], weights, assigned, strict=True)]
-    opening = [i for node in before for i in node.token_ids] + found["token_ids"][:lead]
-    return response | {name: x and x[lead:] for name, x in found.items()} | {"prompt_token_ids": opening}
+        columns["policy_mask"] = assigned
+        columns["advantages"] = [a or 0.0 for a in values]
+        columns["credit"] = [
+            a * w if m else 0.0 for a, w, m in zip(columns["advantages"], weights, assigned, strict=True)
+        ]
+    opening = [i for node in before for i in node.token_ids] + columns["token_ids"][:lead]
+    return response | {name: x and x[lead:] for name, x in columns.items()} | {"prompt_token_ids": opening}
 
 
 def _column(nodes: Sequence[_Node], name: str, sampled: Sequence[int]) -> list[float | None] | None:
@@ -287,9 +289,9 @@ def _get(entry: Any, *names: str) -> Any:
 
 def _listed(entry: dict[str, Any], name: str, where: str) -> list[Any]:
     """A list of an object, empty if it is missing or null."""
-    found = entry.get(name)
-    _check(found is None or isinstance(found, list), where, name, "a list", found)
-    return found or []
+    value = entry.get(name)
+    _check(value is None or isinstance(value, list), where, name, "a list", value)
+    return value or []
 
 
 def _all(values: Any, is_valid: Callable[[Any], bool]) -> bool:

@@ -73,8 +73,8 @@ def test_the_tables_come_from_the_declarations():
     assert CHOICES["released_code"] == tuple(RELEASED_CODE)
     known = {f.name for f in dataclasses.fields(CreditConfig)}
     for rule in RULES:
-        assert rule.given.keys() | rule.needed.keys() <= known
-        for name, values in (rule.given | rule.needed).items():
+        assert rule.condition.keys() | rule.needed.keys() <= known
+        for name, values in (rule.condition | rule.needed).items():
             allowed = KNOBS[name].values if name in KNOBS else TRL_VALUES.get(name)
             assert allowed is None or all(x is None or allowed.holds(x) for x in values.names), name
     of_model = {f.name for f in dataclasses.fields(ModelConfig)}

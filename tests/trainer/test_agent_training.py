@@ -179,7 +179,7 @@ def test_what_cannot_be_continued_is_refused(make_agent, settings, fault):
 def test_the_example_trains_and_logs_the_reward_of_each_call(tmp_path, monkeypatch):
     example = load_script("examples/train_agent.py")
     shorter = SMALL | {"log_credit": 1}
-    monkeypatch.setattr(example, "demo_settings", lambda *args, **given: demo_settings(*args, **given) | shorter)
+    monkeypatch.setattr(example, "demo_settings", lambda *args, **kwargs: demo_settings(*args, **kwargs) | shorter)
     monkeypatch.chdir(tmp_path)
     example.main()
     folder = tmp_path / "runs" / "agent"

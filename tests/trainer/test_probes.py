@@ -42,7 +42,7 @@ def build(make_trainer, model=None, **settings):
     return make_trainer((CreditConfig, scripted(Seen, model)), **{**SETTINGS, **settings})
 
 
-def logits_of(model, inputs, temperature, **asked):
+def logits_of(model, inputs, temperature, **kwargs):
     """Logits where each token was sampled, and the model's output, of unpacked rows."""
     ids, mask = (
         torch.cat([inputs[f"{part}_{kind}"] for part in ("prompt", "completion")], 1) for kind in ("ids", "mask")
@@ -50,7 +50,7 @@ def logits_of(model, inputs, temperature, **asked):
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     # one row at a time, so that nothing depends on what is beside it
     with torch.no_grad():
-        output = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **asked)
+        output = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **kwargs)
     return output.logits[:, :-1][:, -inputs["completion_ids"].size(1) :] / temperature, output
 
 

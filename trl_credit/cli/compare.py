@@ -125,11 +125,11 @@ def _train_grid(args: Namespace, flags: list[str]) -> tuple["Results | None", bo
     return train_grid(grid, baseline=label, **options)
 
 
-def _baseline(asked: str | None, labels: dict[str, str]) -> str:
+def _baseline(name: str | None, labels: dict[str, str]) -> str:
     """The label of the baseline. `labels` maps every name of an algorithm to its label."""
-    if asked is None:
+    if name is None:
         return labels.get("grpo") or labels.get("GRPO") or next(iter(labels.values()))
-    by_spelling = {spelling(name): label for name, label in labels.items()}
-    if spelling(asked) not in by_spelling:
-        raise ValueError(f"--baseline {asked!r} is not among the algorithms{choose(asked, set(labels.values()))}")
-    return labels.get(asked) or by_spelling[spelling(asked)]
+    by_spelling = {spelling(known): label for known, label in labels.items()}
+    if spelling(name) not in by_spelling:
+        raise ValueError(f"--baseline {name!r} is not among the algorithms{choose(name, set(labels.values()))}")
+    return labels.get(name) or by_spelling[spelling(name)]

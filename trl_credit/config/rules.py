@@ -14,18 +14,18 @@ from .turns import ALONG, TRACES
 
 
 class Rule(NamedTuple):
-    """If the settings `given` hold, those of `needed` must hold too.
+    """If the settings of `condition` hold, those of `needed` must hold too.
 
     `RULES` holds for all configurations. A preset's configuration class may have rules of its own, in the class
     attribute `RULES`.
 
     Attributes:
-        given: A condition; empty if it always holds.
+        condition: A condition; empty if it always holds.
         needed: A condition.
         why: The reason, for the message.
     """
 
-    given: Condition
+    condition: Condition
     needed: Condition
     why: str
 
@@ -139,12 +139,12 @@ def combination_errors(config: GRPOConfig, wrong: Collection[str]) -> Iterator[E
     of_class = [rule for base in type(config).__mro__ for rule in vars(base).get("RULES", ())]
     refused = {*wrong}
     for rule in (*RULES, *of_class):
-        if refused.intersection(rule.given) or unmet(config, rule.given):
+        if refused.intersection(rule.condition) or unmet(config, rule.condition):
             continue
         for name, values in unmet(config, rule.needed).items():
             if name not in refused:
-                pair = f"{values_of(config, [name])} with {values_of(config, rule.given) or type(config).__name__}"
-                fix = f"Set {in_words({name: values})}, or change {' or '.join(rule.given) or 'the algorithm'}."
+                pair = f"{values_of(config, [name])} with {values_of(config, rule.condition) or type(config).__name__}"
+                fix = f"Set {in_words({name: values})}, or change {' or '.join(rule.condition) or 'the algorithm'}."
                 yield ValueError(f"{pair}: {rule.why}. {fix}")
                 refused.add(name)
     if wrong:

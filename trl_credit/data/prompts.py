@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 IDS = ("id", "unique_id")
 
 
-def find_column(source: Dataset, name: str, asked: str | None, guesses: Sequence[str], flag: str) -> str:
+def find_column(source: Dataset, name: str, wanted: str | None, guesses: Sequence[str], flag: str) -> str:
     """The column that a flag names, or the first of the guesses that exists.
 
     Raises:
         ValueError: there is no such column.
     """
-    columns, names = source.column_names, guesses if asked is None else [asked]
+    columns, names = source.column_names, guesses if wanted is None else [wanted]
     if (column := next((n for n in names if n in columns), None)) is not None:
         return column
-    hint = "" if asked is None else did_you_mean(asked, columns)
+    hint = "" if wanted is None else did_you_mean(wanted, columns)
     other = ", or take a --reward that needs no answers" if flag == "--answer_column" else ""
     missing = " or ".join(map(repr, names))
     raise ValueError(f"{name!r} has no column {missing}: set {flag} to one of {', '.join(columns)}{other}{hint}")
