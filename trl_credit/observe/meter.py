@@ -134,11 +134,10 @@ def is_logged_step(args: TrainingArguments, state: TrainerState) -> bool:
     """Whether transformers logs after the optimizer step that is being made. With `logging_strategy="epoch"` every step
     counts, since any may be the last of an epoch."""
     step = state.global_step + 1
-    if args.logging_strategy == "steps" and step % state.logging_steps == 0:
-        return True
+    is_due = args.logging_strategy == "steps" and step % state.logging_steps == 0
     is_first = args.logging_first_step and step == 1
     # at the end of a run transformers logs what is left
-    return is_first or step >= state.max_steps or args.logging_strategy == "epoch"
+    return is_due or is_first or step >= state.max_steps or args.logging_strategy == "epoch"
 
 
 def _as_float(part: Any, device: torch.device) -> torch.Tensor:

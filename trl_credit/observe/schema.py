@@ -167,9 +167,7 @@ def _entry(line: str, *, kinds: tuple[str, ...], where: str) -> dict[str, Any]:
 
 def _is_column(values: object, types: tuple[type, ...], count: int) -> bool:
     """Whether a column is left out, or has an entry of these types for each token."""
-    if values is None:
-        return True
-    return isinstance(values, list) and len(values) == count and set(map(type, values)) <= set(types)
+    return values is None or (isinstance(values, list) and [type(x) in types for x in values] == [True] * count)
 
 
 def _is_node(node: object, place: int) -> bool:

@@ -4,6 +4,7 @@ import math
 import random
 from array import array
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -138,18 +139,22 @@ def assign_tree_credit(trees: Sequence[Tree], config: CreditConfig) -> None:
             It has `segment_advantage`, the knobs of the process reward, and `reward_range`, which V^μ maps to [0, 1].
     """
     weight = config.process_reward_weight
-    for node in (node for tree in trees for node in reversed(tree.root.walk()) if node.children):
-        children = torch.tensor([[child.value for child in node.children]])
-        value = backed_up_value(children)
+    by_shape: defaultdict[tuple[int, int], list[Node]] = defaultdict(list)
+    for node in (node for tree in trees for node in tree.root.walk() if node.children):
+        by_shape[-node.depth, len(node.children)].append(node)
+    for nodes in (by_shape[shape] for shape in sorted(by_shape)):  # the deepest first
+        children = torch.tensor([[child.value for child in node.children] for node in nodes])
+        values = backed_up_value(children)
         credit = sibling_advantage(children, kind=config.segment_advantage)
         if weight != 0.0:
             best = partial(best_of_value, best_of=best_of(config), reward_range=config.reward_range)
-            difference = best(children) - best(value).unsqueeze(1)
+            difference = best(children) - best(values).unsqueeze(1)
             base = credit if config.process_reward_form == "advantage" else children.nan_to_num()
             credit = torch.where(children.isnan(), 0.0, base + weight * difference.nan_to_num())
-        node.value = value.item()
-        for child, advantage in zip(node.children, credit[0].tolist(), strict=True):
-            child.advantage = advantage
+        for node, value, advantages in zip(nodes, values.tolist(), credit.tolist(), strict=True):
+            node.value = value
+            for child, advantage in zip(node.children, advantages, strict=True):
+                child.advantage = advantage
 
 
 def response_quarters(node: Node) -> list[int]:
