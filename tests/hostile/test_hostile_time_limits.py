@@ -69,9 +69,8 @@ def alone(name):
 
 
 @pytest.mark.hostile(KIND, "refused")
-@pytest.mark.parametrize(
-    "name", ["regex", *(pytest.param(name, marks=pytest.mark.slow) for name in ("blocks", "stubborn"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["regex", "blocks", "stubborn"])
 def test_what_holds_python_ends_the_process_with_its_name(name):
     done = alone(name)
     assert (done.stdout, done.returncode) == ("", 1) and f" in {name}" in done.stderr
