@@ -3,6 +3,7 @@
 # It takes tracked and new files alone, so that what earlier builds left behind cannot help.
 #
 #     .ci/build_check.sh            # all of it; a few minutes, most of them for pip
+#     .ci/build_check.sh --shared   # with the dependencies of the Python that runs it, in place of new ones
 #     .ci/build_check.sh --built    # without the environment and the training
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -32,8 +33,15 @@ python3 .ci/compare_builds.py "$work/tree" dist/*.tar.gz dist/*.whl "$work"/from
 
 # the wheel, far from the checkout
 python3 -m venv "$work/clean"
-quietly "$work/clean/bin/pip" install 'torch==2.13.0'  # first of all the CPU build, so that nothing pulls in another
-quietly "$work/clean/bin/pip" install dist/*.whl
+if [ "${1:-}" = --shared ]; then
+    quietly "$work/clean/bin/pip" install --no-deps dist/*.whl
+    # behind the wheel in the path, and without the links of an editable install
+    python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' \
+        > "$(echo "$work"/clean/lib/python*/site-packages)/zz_shared.pth"
+else
+    quietly "$work/clean/bin/pip" install 'torch==2.13.0'  # first of all the CPU build, so that nothing pulls in another
+    quietly "$work/clean/bin/pip" install dist/*.whl
+fi
 mkdir "$work/elsewhere" && cd "$work/elsewhere"
 export PATH="$work/clean/bin:$PATH"
 python -c 'import sys, trl_credit; assert trl_credit.__file__.startswith(sys.prefix), trl_credit.__file__'

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import CONFIGS, accelerate, run
+import yaml
+from processes import CONFIGS, accelerate, on_cpus, run
 from run_layouts import CASES
 from run_layouts import run as run_case
 from safetensors.torch import load_file
@@ -107,7 +108,21 @@ atexit.register(lambda: print(f"<group left: {distributed.is_initialized()}>", f
 """
 
 
-@pytest.mark.parametrize("name", with_marks(*sorted(p.stem for p in CONFIGS.glob("*.yaml"))))
+# with two processes on CPUs these are like another one; the layouts above start `cpu_zero3`
+LIKE = {"cpu_2proc": "multi_gpu", "multi_node_zero3": "zero3", "cpu_zero3": "zero3"}
+
+
+@pytest.mark.parametrize(("name", "other"), LIKE.items())
+def test_on_cpus_some_configurations_are_alike(tmp_path, monkeypatch, name, other):
+    monkeypatch.setenv("MASTER_PORT", "0")
+    free = {"gpu_ids", "rdzv_backend", "same_network"}
+    one, two = (yaml.safe_load(on_cpus(x, tmp_path).read_text()) for x in (name, other))
+    for settings in (one.get("deepspeed_config", {}), two.get("deepspeed_config", {})):
+        settings.pop("deepspeed_multinode_launcher", None), settings.pop("zero3_init_flag", None)
+    assert {k: v for k, v in one.items() if k not in free} == {k: v for k, v in two.items() if k not in free}
+
+
+@pytest.mark.parametrize("name", with_marks(*sorted({p.stem for p in CONFIGS.glob("*.yaml")} - LIKE.keys())))
 def test_the_script_starts_with_every_configuration(tmp_path, name):
     """The same file with processes on CPUs, without mixed precision, on one machine.
 
