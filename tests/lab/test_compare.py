@@ -207,6 +207,7 @@ def test_what_cannot_be_compared_is_refused(call, argv, message, tmp_path):
 # The real command
 
 
+@pytest.mark.slow
 def test_finished_runs_are_compared_without_training(call, finished_run, tmp_path):
     folders = [finished_run(algo, seed=seed, **TRAINED).folder for algo, seed in (("grpo", 0), ("s_trace", 0))]
     code, out, error = call("--runs", *folders, "--baseline", "s_trace", "--output_dir", tmp_path)

@@ -80,7 +80,7 @@ CORPORA = {
 }
 OLD = ("equality_cases", "accuracy_cases")  # without `equal`
 LOOSE = (*OLD, "reading_cases", "data/verifier_cases")  # whose cases say what `strict=False` gives
-SLOW = ("accuracy_cases", "reading_cases", "wording_cases", "unseen_cases")
+SLOW = ("accuracy_cases", "reading_cases", "strict_cases", "wording_cases", "unseen_cases")
 
 
 def cases_of(name, *, strict):

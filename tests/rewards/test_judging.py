@@ -94,6 +94,7 @@ def test_wall_time_is_a_limit_where_processor_time_is_not_counted(monkeypatch, f
     assert wall_limit(0.2, timeout=1.0) == wall
 
 
+@pytest.mark.slow
 def test_the_accuracy_reward_says_what_was_over_its_budget():
     logged = {}
     texts = [f"\\boxed{{{answer}}}" for answer, _ in slow_pairs(4)] + ["\\boxed{7.0}"]
