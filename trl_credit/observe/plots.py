@@ -82,15 +82,7 @@ def plot_rewards(log_history: list[dict[str, Any]], path: str | Path, *, title: 
 
 def plot_credit(log_history: list[dict[str, Any]], path: str | Path, *, title: str) -> list[str]:
     """Plots metrics logged under `credit/` by optimizer step to a PNG: each of `PANELS` that has values, then one panel
-    for each other metric. Axes begin at 0, so that they show no noise.
-
-    Args:
-        log_history (`list[dict]`):
-            `trainer.state.log_history`.
-        path (`str` or `Path`):
-            The PNG file.
-        title (`str`):
-            Title of the figure.
+    for each other metric. Axes begin at 0, so that they show no noise. The arguments are those of [`plot_rewards`].
 
     Returns:
         `list[str]`: the metrics in the plot. If it is empty, no file is left.
