@@ -6,6 +6,7 @@ from conftest import toy_inputs
 from segment_helpers import TREE, generation_batch, gradients
 
 import trl_credit
+from trl_credit.loss.batch_metrics import group_statistics, response_hashes
 
 
 def quarters_of(trainer, name="abs_advantage/quarter"):
@@ -170,3 +171,11 @@ def test_a_tree_has_signal_where_a_node_has_credit(trained):
     trainer = trained(**TREE, max_steps=1, reward_funcs=lambda completions, **kwargs: [0.5] * len(completions))
     row = trainer.state.log_history[0]
     assert row["credit/groups_without_signal"] == 1.0 and row["credit/nodes_zero_advantage"] == 1.0
+
+
+def test_groups_by_hand():
+    """Two different responses of three, padded by 0, then three equal ones with equal rewards."""
+    ids = torch.tensor([[5, 6, 0], [5, 6, 0], [5, 7, 0], [1, 0, 0], [1, 0, 0], [1, 0, 0]])
+    rewards, hashes = torch.tensor([1.0, 0.0, 1.0, 0.0, 0.0, 0.0]), response_hashes(ids, pad_token_id=0)
+    stats = group_statistics(rewards, hashes, num_generations=3)
+    assert stats == {"groups_without_signal": 0.5, "unique_responses": 1.5}
