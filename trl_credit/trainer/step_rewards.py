@@ -79,8 +79,8 @@ def place_steps(
                 if reward.unit == "char":
                     counts = _token_counts(ends, batch.completions[i], ids, tokenizer)
                 else:  # a turn ends where the token after it is not the policy's
-                    turn_ends = [0, *sorted({t + 1 for t in own} - {*own})]
-                    units = range(len(ids) + 1) if reward.unit == "token" else turn_ends
+                    places = {t + 1 for t in own} - {*own} if reward.unit == "turn" else range(1, len(ids) + 1)
+                    units = [0, *sorted(places)]
                     counts = [units[end] for end in ends if end < len(units)]
                 if len(counts) < len(ends) and not truncated[i]:
                     raise ValueError(f"a step that ends after {ends[-1]} {_NAMES[reward.unit]}, behind the end,")
