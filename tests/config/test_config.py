@@ -19,8 +19,11 @@ def test_published_settings():
             "epsilon_high": 0.28,
             "future_half_life": 32.0,
             "future_clip": [1.0, 1.2],
-            "future_ratio_max": None,
-            "steps_per_generation": 16,
+            "future_ratio_max": 10.0,
+            "future_safety_ratio": 10.0,
+            "delta": 10.0,
+            "mask_truncated_completions": False,
+            "steps_per_generation": 8,
         },
         "clip_cov": {
             "epsilon": 1.0,

@@ -88,6 +88,7 @@ KNOWN = {
     "step_gamma": (0.5, {"returns": "to_go", "reward_funcs": in_halves}),
     "step_baseline": ("response", {"returns": "to_go", "reward_funcs": in_halves}),
     "state_weight": (0.5, None),  # needs an environment: test_agent_credit.py
+    "state_advantage": ("loo", None),
     "released_code": (list(RELEASED_CODE), None),  # by name, below
     "tree_segment_length": (1, TREE),
     "process_reward_best_of": (2, PROCESS),
@@ -105,9 +106,10 @@ SET = {"segment_length": 1, "segmentation": f"{__name__}.every_token", "step_spl
 RELEASED_CODE_IN = {
     "spo_normalizer": MASKED,
     "spo_first_cutpoint": {**CHAIN, "token_mask": "probability", "probability_threshold": 0.06},
-    "spo_last_token": {**CHAIN, "segmentation": "fixed_length", "segment_length": 1},
+    "spo_last_token": {**CHAIN, "cutpoint_interval": 1, "probability_threshold": 1.0},
     "spo_replay": {**REPLAY, "replay_cap": 2},
     "spo_policy_iteration": {"policy_loss": "policy_iteration", "beta": 0.1, "max_steps": 3, "loss_type": "dapo"},
+    "ha_dw_anchor": {"difficulty": "hard"},
 }
 
 
@@ -227,7 +229,8 @@ def test_an_inactive_knob_is_refused_a_field_of_trl_is_named_and_both_do_nothing
     with pytest.raises(ValueError, match="does nothing") as caught:
         config_class(**common, **inactive)
     act = {"group_signal", "reward_range"}  # beside `dull_kl` and `process_reward_weight`, which do nothing either
-    act |= {"rollouts", "segmentation", "policy_loss", "token_mask", "replay_cap"}  # which `released_code` asks for
+    # which `released_code` asks for
+    act |= {"rollouts", "segmentation", "policy_loss", "token_mask", "replay_cap", "difficulty"}
     assert {line.partition("=")[0] for line in str(caught.value).splitlines()} | act == ours.keys() | act
     assert not warnings_of(caplog)
     built = config_class(**common, **theirs)

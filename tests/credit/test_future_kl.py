@@ -8,7 +8,7 @@ import torch
 from trl_credit.credit.future_kl import future_kl_weight
 
 
-def slow(logp, old, advantage, mask, *, half_life, low, high, ratio_max):
+def slow(logp, old, advantage, mask, *, half_life, low, high, ratio_max, safety_ratio):
     """Token by token, O(T²)."""
     gamma, factor_t = 2.0 ** (-1.0 / half_life), torch.ones_like(old)
     for b in range(len(old)):
@@ -21,7 +21,7 @@ def slow(logp, old, advantage, mask, *, half_life, low, high, ratio_max):
                 if mask[b, k] and not (ratio_max is not None and math.exp(drift) > ratio_max):
                     future += gamma ** (k - t) * drift
             f = min(max(math.exp(future), low), high)
-            if advantage[b] < 0 and math.exp((logp[b, t] - old[b, t]).item()) > 4.0:
+            if advantage[b] < 0 and math.exp((logp[b, t] - old[b, t]).item()) > safety_ratio:
                 f = min(max(f, 0.8), 1.0)
             factor_t[b, t] = f
     return factor_t
@@ -43,19 +43,20 @@ def weight(logp, old, advantage, mask, **settings):
 
 @pytest.mark.parametrize("clip_range", [(1.0, 1.2), (0.8, 1.2), (0.1, 50.0)])
 @pytest.mark.parametrize("half_life", [0.5, 32.0])
-@pytest.mark.parametrize("ratio_max", [None, 2.0])
+@pytest.mark.parametrize(("ratio_max", "safety_ratio"), [(None, 1.5), (2.0, 4.0)])
 @pytest.mark.parametrize("scale", [0.05, 0.8])
-def test_the_factor_is_that_of_the_slow_reference(clip_range, half_life, ratio_max, scale):
+def test_the_factor_is_that_of_the_slow_reference(clip_range, half_life, ratio_max, safety_ratio, scale):
     tensors = drifted(scale=scale)
-    settings = {"half_life": half_life, "ratio_max": ratio_max}
+    settings = {"half_life": half_life, "ratio_max": ratio_max, "safety_ratio": safety_ratio}
     expected = slow(*tensors, **settings, low=clip_range[0], high=clip_range[1])
     torch.testing.assert_close(weight(*tensors, **settings, clip_range=clip_range), expected, rtol=1e-12, atol=1e-12)
     assert expected.unique().numel() > 2  # neither all clipped nor all 1
 
 
 def test_a_negative_advantage_at_a_large_ratio_gets_no_factor_above_1():
-    old, logp = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([[math.log(4.1), math.log(3.9)]]).double()
+    old, logp = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([[math.log(10.1), math.log(9.9)]]).double()
     one = torch.ones(1, dtype=torch.float64)
+    assert weight(logp, old, -one, torch.ones(1, 2), safety_ratio=4.0).tolist() == [[1.0, 1.0]]
     assert weight(logp, old, -one, torch.ones(1, 2)).tolist() == [[1.0, 1.2]]
     assert weight(logp, old, one, torch.ones(1, 2)).tolist() == [[1.2, 1.2]]
     low = weight(logp * 1.0, old, -one, torch.ones(1, 2), ratio_max=1.0, clip_range=(0.5, 1.2))

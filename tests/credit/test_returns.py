@@ -108,7 +108,7 @@ def test_forms_without_the_own_response_are_unbiased(form, variance):
 
 
 def test_equal_states_weigh_the_gradient_and_do_not_bend_it():
-    """E[A_E + ω A_S] is (G − 1)/G of the gradient, plus ω times each turn's own weighted by how often others are there.
+    """E[A_E + ω A_S] is the gradient, plus ω times each turn's own weighted by how often others are there.
 
     States are the turn numbers here, so the weight is the probability that one of two others reaches the turn.
     """
@@ -122,6 +122,7 @@ def test_equal_states_weigh_the_gradient_and_do_not_bend_it():
             outcome=rewards.sum(-1),
             states_k=states,
             weight=omega,
+            kind="loo",
             num_generations=GROUP,
             steps=steps,
         )
@@ -132,7 +133,7 @@ def test_equal_states_weigh_the_gradient_and_do_not_bend_it():
     for logps, rewards, _ in trajectories(logits):
         for t in range(len(rewards)):
             reach[t] += logps.sum().exp().item()
-    target = true_gradient() * (GROUP - 1) / GROUP  # A_E has the own response, in a group of fixed size
+    target = true_gradient()
     for logps, rewards, _ in trajectories(logits):
         for t, logp in enumerate(logps):
             weight = omega * (1 - (1 - reach[t]) ** (GROUP - 1))
@@ -193,31 +194,43 @@ def test_to_go_equals_loops(seed, gamma, baseline, has_unscored):
 
 
 @settings(deadline=None, max_examples=40)
-@given(TABLES, st.sampled_from([0.0, 0.5, 1.0]))
-def test_state_groups_equal_loops(seed, weight):
+@given(TABLES, st.sampled_from([0.0, 0.5, 1.0]), st.sampled_from(["mean", "std", "loo"]))
+def test_state_groups_equal_loops(seed, weight, kind):
+    """GiGPO's Eq. 3, 7 and 8 with the mean that has the own response, F = std or 1; and ours, without it."""
+
+    def relative(x, everyone, others):
+        if kind == "loo":
+            return x - sum(others) / len(others) if others else 0.0
+        n, mean = len(everyone), sum(everyone) / len(everyone)
+        std = math.sqrt(sum((y - mean) ** 2 for y in everyone) / (n - 1)) if n > 1 else 0.0
+        return (x - mean) / (std + 1e-6 if kind == "std" else 1.0)
+
     rewards, steps, generator = drawn(seed)
     states = torch.randint(0, 3, rewards.shape, generator=generator)
     own = returns_to_go(rewards, gamma=0.9, steps=steps)
     groups = {"states_k": states, "num_generations": 3, "steps": steps}
-    advantages = state_group_advantages(own, outcome=rewards.sum(-1), weight=weight, **groups)
+    advantages = state_group_advantages(own, outcome=rewards.sum(-1), weight=weight, kind=kind, **groups)
     shared = shared_states(states, num_generations=3, steps=steps)
     for i in range(6):
         group = range(i // 3 * 3, i // 3 * 3 + 3)
-        episode = rewards[i].sum().item() - sum(rewards[j].sum().item() for j in group) / 3
+        totals = {j: rewards[j].sum().item() for j in group}
+        episode = relative(totals[i], [*totals.values()], [total for j, total in totals.items() if j != i])
         for k in range(4):
-            there = [(j, m) for j in group for m in range(steps[j]) if j != i and states[j, m] == states[i, k]]
-            same = [own[j, m].item() for j, m in there]
-            target = episode + weight * (own[i, k].item() - sum(same) / len(same) if same else 0.0)
-            assert advantages[i, k].item() == pytest.approx(target if k < steps[i] else 0.0, abs=1e-12)
-            assert shared[i, k].item() == (k < steps[i].item() and bool(same))
+            there = [(j, m) for j in group for m in range(steps[j]) if states[j, m] == states[i, k]]
+            same, others = ([own[j, m].item() for j, m in there if j != i or with_own] for with_own in (True, False))
+            target = episode + weight * relative(own[i, k].item(), same, others) if k < steps[i] else 0.0
+            assert advantages[i, k].item() == pytest.approx(target, rel=1e-9, abs=1e-9)
+            assert shared[i, k].item() == (k < steps[i].item() and bool(others))
 
 
 def test_states_of_other_groups_and_own_visits_are_not_compared():
     own = torch.tensor([[1.0, 5.0], [9.0, 0.0], [2.0, 4.0], [7.0, 0.0]], dtype=torch.float64)
     steps, states = torch.tensor([2, 1, 2, 1]), torch.tensor([[1, 1], [2, 0], [1, 1], [1, 0]])
     groups = {"states_k": states, "num_generations": 2, "steps": steps}
-    advantages = state_group_advantages(own, outcome=torch.zeros(4), **groups)
+    advantages = state_group_advantages(own, outcome=torch.zeros(4), kind="loo", **groups)
     assert advantages.tolist() == [[0, 0], [0, 0], [2 - 7, 4 - 7], [7 - 3, 0]]
+    published = state_group_advantages(own, outcome=torch.zeros(4), **groups)  # a mean over visits, own ones too
+    assert published.tolist() == [[1 - 3, 5 - 3], [0, 0], [2 - 13 / 3, 4 - 13 / 3], [7 - 13 / 3, 0]]
 
 
 def test_a_known_score_of_the_prompt_replaces_the_baseline():
@@ -240,6 +253,8 @@ def test_equal_rewards_leave_no_rounding_behind():
     groups = {"num_generations": 4, "steps": steps}
     assert not to_go_advantages(own, baseline="step", **groups).any()
     assert not to_go_advantages(own, baseline="response", **groups)[:, 0].any()
-    assert not state_group_advantages(own[:, :1], outcome=own[:, 0], states_k=states[:, :1], **groups).any()
+    for kind in ("mean", "std", "loo"):
+        of_kind = {"states_k": states[:, :1], "kind": kind, **groups}
+        assert not state_group_advantages(own[:, :1], outcome=own[:, 0], **of_kind).any()
     none = torch.full((4,), torch.nan)
     assert not difference_advantages(rewards, first=none, **groups).any()

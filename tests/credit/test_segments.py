@@ -1,17 +1,18 @@
 """Partitions and the advantages of segments: the worked examples of the specification, and what holds for any row."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trl_credit import CreditConfig
 from trl_credit.credit.segments import (
     best_of_value,
     cutpoint_boundaries,
     fixed_count_boundaries,
-    fixed_length_boundaries,
     policy_iteration_loss,
     position_boundaries,
     segment_advantages,
@@ -21,6 +22,7 @@ from trl_credit.credit.segments import (
 )
 from trl_credit.credit.steps import split_gsm8k, split_math, split_newlines, step_positions
 from trl_credit.loss.batch import segment_ratio
+from trl_credit.rollouts.chain import find_boundaries
 
 
 P = [0.99, 0.50, 0.95, 0.80, 0.97, 0.30, 0.99, 0.60, 0.98, 0.85, 0.99, 0.70]
@@ -74,9 +76,28 @@ def test_parts_differ_by_one_the_larger_first(n, parts):
         assert cut(p, num_segments=parts) == starts
 
 
-def test_fixed_length():
-    mask_t = torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
-    assert fixed_length_boundaries(2, mask_t=mask_t).long().tolist() == [[1, 0, 1, 0, 1, 0]] * 2
+def every_seventh(old_logp_t, *, mask_t, **kwargs):
+    return mask_t.bool() & (torch.arange(mask_t.size(1)) % 7 == 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sizes"),
+    [
+        ({"segmentation": "fixed_length", "segment_length": 7}, [7, 7, 1]),
+        ({"segmentation": "fixed_count", "num_segments": 15}, [1] * 15),
+        ({"segmentation": "fixed_count", "num_segments": 4}, [4, 4, 4, 3]),
+        ({"segmentation": f"{__name__}.every_seventh"}, [7, 7, 1]),
+        ({"segmentation": "steps"}, [14, 1]),
+        ({"segmentation": "cutpoints", "cutpoint_interval": 7}, [7, 8]),  # SPO excludes the last token as a cutpoint
+    ],
+    ids=str,
+)
+def test_a_segment_may_be_the_last_token_alone_unless_it_would_be_a_cutpoint(settings, sizes):
+    logp_t, mask_t = torch.full((1, 17), -1.0), torch.tensor([[1] * 15 + [0] * 2])
+    config = CreditConfig(report_to="none", rollouts="chain", loss_type="dapo", max_completion_length=20, **settings)
+    text = {"completion_ids": [[0] * 14 + [1]], "decode": lambda ids: "".join(("a", "\nb")[i] for i in ids)}
+    starts = find_boundaries(config, old_logp_t=logp_t, **text, mask_t=mask_t)[0][0].nonzero().flatten().tolist()
+    assert [end - begin for begin, end in pairwise([*starts, 15])] == sizes
 
 
 @given(st.data())

@@ -24,7 +24,9 @@ def closed_form(t, *, factor_t, beta):
 
 @pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize(
-    "knobs", [{}, {"future_clip": [0.8, 1.2], "future_half_life": 2.0}, {"future_ratio_max": 1.1}], ids=str
+    "knobs",
+    [{"future_clip": [0.8, 1.2], "future_half_life": 2.0}, {"future_ratio_max": 1.1}, {"future_safety_ratio": 1.05}],
+    ids=str,
 )
 def test_loss_and_gradient_in_closed_form(make_trainer, toy_loss, knobs, beta):
     t = toy()
@@ -34,7 +36,8 @@ def test_loss_and_gradient_in_closed_form(make_trainer, toy_loss, knobs, beta):
         advantage_t=t["advantages"].unsqueeze(1),
         half_life=knobs.get("future_half_life", 32.0),
         clip_range=tuple(knobs.get("future_clip", (1.0, 1.2))),
-        ratio_max=knobs.get("future_ratio_max"),
+        ratio_max=knobs.get("future_ratio_max", 10.0),
+        safety_ratio=knobs.get("future_safety_ratio", 10.0),
         mask_t=t["mask"],
     )
     assert ((factor_t > 1) & (factor_t < 1.2)).any() and not factor_t.requires_grad
@@ -57,11 +60,29 @@ def test_a_mask_of_tokens_leaves_their_drift_out(make_trainer, toy_loss):
     kept = (t["old"].exp() < 0.5) & t["mask"].bool()
     assert 0 < kept.sum() < t["mask"].sum()
     trainer = make_trainer("fipo", token_mask="probability", probability_threshold=0.5, loss_type="bnpo")
-    settings = {"half_life": 32.0, "clip_range": (1.0, 1.2), "mask_t": kept}
+    settings = {"half_life": 32.0, "clip_range": (1.0, 1.2), "ratio_max": 10.0, "mask_t": kept}
     factor_t = future_kl_weight(t["logps"], old_logp_t=t["old"], advantage_t=t["advantages"].unsqueeze(1), **settings)
     ratio, a = (t["logps"] - t["old"]).exp(), t["advantages"].unsqueeze(1) * factor_t
     loss_t = -torch.minimum(ratio * a, ratio.clamp(0.8, 1.28) * a)
     check_loss(run(trainer, toy_loss, t), torch.where(kept, loss_t, 0.0).sum() / kept.sum(), t["logps"])
+
+
+@pytest.mark.parametrize("drop", [None, 2])
+def test_the_released_code_drops_a_response_with_two_dual_clipped_tokens(make_trainer, toy_loss, drop):
+    """Tokens of A < 0 with a ratio above 10 have no gradient anyway; with two of them none of the response has."""
+    t = toy()
+    above = torch.zeros_like(t["mask"], dtype=torch.bool)
+    above[0, :3] = above[1, :2] = above[2, :1] = True
+    t["advantages"] = torch.tensor([1.0, -1.0, -0.5, 0.7], dtype=torch.float64)
+    t["mask"][:] = 1
+    t["old"] = torch.where(above, t["logps"].detach() - 2.5, t["old"].clamp(min=t["logps"].detach() - 1))
+    knobs = {"future_drop_clipped": drop, "future_clip": [1.0, 1.0 + 1e-15], "loss_type": "bnpo"}
+    ratio, a = (t["logps"] - t["old"]).exp(), t["advantages"].unsqueeze(1)
+    assert ((ratio > 10) == above).all()
+    loss_t = -torch.minimum(ratio.clamp(max=10) * a, ratio.clamp(0.8, 1.28) * a)
+    if drop:
+        loss_t = torch.cat([loss_t[:1], 0 * loss_t[1:2], loss_t[2:]])
+    check_loss(run(make_trainer("fipo", **knobs), toy_loss, t), loss_t.mean(), t["logps"])
 
 
 def test_it_keeps_the_contract_of_a_credit_function():
@@ -75,7 +96,8 @@ def test_it_keeps_the_contract_of_a_credit_function():
         ({"credit": "trl_credit.loss.assignment.assign_credit"}, "Set credit='trl_credit.presets.fipo.FIPO'"),
         ({"loss_type": "cispo"}, "loss_type='cispo' with FIPOConfig: .*Set loss_type='grpo' or"),
         ({"importance": "sequence"}, "importance='sequence' with FIPOConfig: .*Set importance='sequence_token' or"),
-        ({"rollouts": "tree", "mask_truncated_completions": False}, "rollouts='tree' with FIPOConfig"),
+        ({"rollouts": "tree"}, "rollouts='tree' with FIPOConfig"),
+        ({"future_drop_clipped": 2, "delta": None}, "future_drop_clipped=2 does nothing, since delta=None"),
         ({"future_half_life": 0.0}, "future_half_life must be positive and finite, got 0.0"),
         ({"future_clip": [1.2, 1.0]}, "future_clip must be two positive numbers, the smaller first"),
     ],

@@ -33,18 +33,29 @@ def test_equal_rewards_are_no_signal_whatever_their_mean_rounds_to(trained, sign
     assert trainer.state.log_history[0]["credit/groups/signal"] == 0.0
 
 
-def test_masked_responses_have_no_vote(trained):
-    """A group that differs only in truncated responses, which `mask_truncated_completions` hides, has no signal."""
+@pytest.mark.parametrize("signal", ["correct", "reward"])
+def test_refill_counts_truncated_responses_as_dapo_does(make_trainer, signal):
+    """0 < number correct < G over all responses, also of those that `mask_truncated_completions` hides."""
 
-    def truncated(completions, completion_ids, **kwargs):
-        return [float(len(ids) == 8) for ids in completion_ids]
+    def ended(completions, completion_ids, **kwargs):
+        return [float(len(ids) < 8) for ids in completion_ids]
 
-    share = {}
-    for masks in (False, True):
-        more = {"mask_truncated_completions": masks, "overwrite_output_dir": True}
-        trainer = trained(groups="replace", **more, **{**SMALL, "reward_funcs": truncated, "max_steps": 1})
-        share[masks] = trainer.state.log_history[0]["credit/groups/signal"]
-    assert share[True] == 0.0 < share[False]
+    masked = {"mask_truncated_completions": True, "group_signal": signal, "reward_funcs": ended, "max_steps": 1}
+    trainer = make_trainer("dapo", groups="refill", **{**SMALL, **masked})
+    sampled, sample = [], trainer.engine.sample
+
+    def spy(inputs, **kwargs):
+        batch = sample(inputs, **kwargs)
+        sampled.extend(zip(batch.rewards.view(-1, 4).tolist(), batch.mask_t.any(-1).view(-1, 4).tolist(), strict=True))
+        return batch
+
+    trainer.engine.sample = spy
+    ((batch, _, _),) = observed(trainer)
+    dapo = [rewards for rewards, _ in sampled if 0 < sum(rewards) < 4]
+    assert batch.batch.rewards.view(-1, 4).tolist() == dapo[: len(batch.examples) // 4]
+    # all wrong responses are truncated, so none is in the loss, and those that are have an advantage
+    assert not any(reward == 0 and inside for group in sampled for reward, inside in zip(*group, strict=True))
+    assert (batch.advantages[batch.batch.mask_t.any(-1)] > 0).all() and len(dapo) < len(sampled)
 
 
 def test_difficulty_weights_see_what_was_sampled(make_trainer):

@@ -68,7 +68,7 @@ def exact_values(model, tokenizer, prompt, *, length, temperature):
 def test_values_converge_to_enumeration_at_the_monte_carlo_rate(enumerable, tmp_path):
     (folder, model), n = enumerable, 32
     settings = {"rollouts": "chain", "rollouts_per_state": n, "segmentation": "fixed_length", "segment_length": 1}
-    settings |= {"released_code": ["spo_last_token"], "max_completion_length": 3, "temperature": 0.8}
+    settings |= {"max_completion_length": 3, "temperature": 0.8}
     settings |= {"per_device_train_batch_size": 16, "num_generations": 16}
     args = CreditConfig(str(tmp_path), report_to="none", disable_tqdm=True, **settings)
     trainer = CreditTrainer(folder, spelling, args, train_dataset=Dataset.from_dict({"prompt": ["ab", "ca"] * 4}))
@@ -115,8 +115,7 @@ def test_prefixes_of_like_budgets_are_continued_together(make_trainer):
 
 
 def test_equal_prefixes_share_their_rollouts(make_trainer):
-    trainer = make_trainer(**CHAIN, segmentation="fixed_length", segment_length=100, max_completion_length=101)
-    trainer.args.max_completion_length = trainer.max_completion_length = 8
+    trainer = make_trainer(**CHAIN, segmentation="fixed_count", num_segments=1)
     calls = engine_calls(trainer)
     trainer.train()
     assert len(calls) == 2 * 2  # in each of two steps the responses, then all continuations
@@ -141,16 +140,18 @@ def test_the_engine_is_synced_once_and_awake_for_all_calls_of_a_batch(make_train
         assert engine._llm_weights_sleeping == sleeping and engine.enable_sleep_mode == sleeping
 
 
-@pytest.mark.parametrize(("mode", "rows", "budget"), [("colocate", [(4, 1, 8)] * 8, 7), ("server", [(4, 4, 8)] * 2, 8)])
-def test_a_prefix_is_one_request_with_its_own_budget(make_trainer, mode, rows, budget):
+@pytest.mark.parametrize(
+    ("mode", "rows", "budgets"), [("colocate", [(4, 1, 8)] * 8, (8, 7, 6)), ("server", [(4, 4, 8)] * 2, (8, 8, 8))]
+)
+def test_a_prefix_is_one_request_with_its_own_budget(make_trainer, mode, rows, budgets):
     """A server gets equal blocks of repeated prompts, and one limit for all prefixes: the rest is cut off."""
     engine = RecordingEngine(mode=mode)
     trainer = with_engine(make_trainer(**CHAIN, segmentation="fixed_length", segment_length=1), engine)
     output = generation_batch(trainer)
     (_, first), (_, second) = [entry for entry in engine.log if entry != "sync"]
     assert first == rows
-    # [3, 4, 1] from every prompt: s_0 and s_1 of each of two prompts, the end token beginning no segment
-    assert sorted(second) == [(4, 3, 8), (4, 3, 8), (5, 3, budget), (5, 3, budget)]
+    # [3, 4, 1] from every prompt: s_0, s_1 and s_2 of each of two prompts
+    assert sorted(second) == [(4 + written, 3, budgets[written]) for written in (0, 0, 1, 1, 2, 2)]
     assert output["advantages"].shape == (8, 3)
     assert engine.max_completion_length == 8 and trainer.num_generations == 4  # as they were
 

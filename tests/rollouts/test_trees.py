@@ -1,10 +1,11 @@
 """Trees: values, advantages, the rows made of them, and how they grow, on scripted and simulated engines."""
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trl_credit import SPOTreeConfig
@@ -95,6 +96,34 @@ def test_a_child_as_good_as_the_mean_has_no_advantage_whatever_is_added_to_all_r
     equal = [[value] * n for value, n in ((0.3, 6), (0.9, 6), (1.2, 6), (2.45, 3), (5 / 7, 7), (7 / 9, 9), (-0.3, 6))]
     for values in (*equal, [0.3, 0.3 + 3e-8, 0.3]):
         assert not sibling_advantage(torch.tensor([values]), kind=kind).any(), values
+
+
+LEVEL = [st.sampled_from([-1.0, 0.1, 1.0])]
+for _ in range(3):
+    LEVEL.append(st.lists(st.one_of(LEVEL), min_size=2, max_size=4))
+
+
+@pytest.mark.parametrize("more", [{}, {"segment_advantage": "std"}, {"process_reward_weight": 5.0}], ids=str)
+@given(LEVEL[-1])
+@example([[1.0, *[[-1.0, -1.0, 1.0]] * 3], [1.0, -1.0]])  # in float32 the first sums up to -3e-8
+@example([0.1, -1.0, [-1.0, 0.1]])  # where the process reward rounds
+@settings(max_examples=80, deadline=None)
+def test_a_node_is_trained_exactly_if_its_exact_advantage_is_not_zero(more, shape):
+    """Over fractions, of rewards as float32 has them; means of ±1 cancel, and the best of three tries rounds."""
+    if "process_reward_weight" in more:
+        more = {**more, "process_reward_best_of": 3, "reward_range": (-1.0, 1.0)}
+    tree = build(shape)
+    for leaf in tree.root.leaves():
+        leaf.value = torch.tensor(leaf.value).item()
+    assign_tree_credit([tree], SPOTreeConfig(**more))
+
+    def exact(node):
+        return sum(map(exact, node.children)) / len(node.children) if node.children else Fraction(node.value)
+
+    # float32's 0.1 is larger by 1e-9; other differences are at least 0.1/4³/3³
+    differ = [abs(exact(node) - exact(node.parent)) > 1e-8 for node in tree.root.walk()[1:]]
+    assert [node.advantage != 0.0 for node in tree.root.walk()[1:]] == differ
+    assert len(training_rows(tree)) == sum(differ)
 
 
 def test_process_reward():

@@ -34,19 +34,21 @@ def test_every_preset_trains_off_policy_too(make_trainer, algo):
         assert "credit/difficulty_belief" in row and any(name.startswith("credit/difficulty_weight/") for name in row)
 
 
-def test_difficulty_weights_and_belief_of_a_batch(make_trainer):
-    trainer = make_trainer("ha_dw", max_steps=3, difficulty_window=2)
+@pytest.mark.parametrize("is_code", [False, True], ids=["paper", "code"])
+def test_difficulty_weights_and_belief_of_a_batch(make_trainer, is_code):
+    code = {"difficulty": "hard", "released_code": ["ha_dw_anchor"], "difficulty_scale": 1.5}
+    trainer = make_trainer("ha_dw", max_steps=3, difficulty_window=2, **(code if is_code else {}))
     batches = kept(trainer, "make_batch")
     trainer.train()
     seen = []
-    belief = batches[0].batch.rewards.mean().item()  # the first batch is its own prior
     for step, generation in enumerate(batches):
         rewards, advantages = generation.batch.rewards, generation.advantages
-        diff = rewards.view(-1, 4).mean(1).repeat_interleave(4) - belief
-        phi = 1.3 * torch.exp(-advantages.sign() * diff.sign() * diff.abs())
-        torch.testing.assert_close(generation.batch.data["advantages"], advantages * phi)
         seen.append(rewards.mean().item())
-        belief = sum(seen) / len(seen) if step < 2 else belief
+        # the first batch has no past; the released code compares every batch with a mean that it is part of
+        anchor = seen[-2:] if is_code else seen[: max(step, 1)]
+        diff = rewards.view(-1, 4).mean(1).repeat_interleave(4) - sum(anchor) / len(anchor)
+        phi = (1.5 if is_code else 1.3) * torch.exp(-advantages.sign() * diff.sign() * diff.abs())
+        torch.testing.assert_close(generation.batch.data["advantages"], advantages * phi)
     assert len(batches) == 3 and not torch.equal(generation.advantages, generation.batch.data["advantages"])
 
 

@@ -46,7 +46,8 @@ class GroupKnobs:
             What must differ within a group: `"correct"`, the sum of the rewards of `difficulty_reward` (DAPO, which
             asks for responses that are correct and others that are not), `"reward"`, the total reward, or
             `"advantage"`: any token has an advantage other than 0 (for chains after their continuations are paid for).
-            Responses that the loss leaves out or that have no reward do not count.
+            Responses without a reward do not count. With `"correct"` and `"reward"`, truncated ones do, also if
+            `mask_truncated_completions` leaves them out of the loss: the others have an advantage from them.
         max_copies (`int`, *optional*, defaults to `2`):
             Copies of a group in a batch, besides itself. Two are enough for a third of groups with signal. This default
             is ours.

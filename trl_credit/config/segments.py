@@ -15,9 +15,10 @@ PROCESS_REWARD = ROLLOUTS | when(process_reward_weight=anything_but(0.0))
 RELEASED_CODE: dict[str, Condition] = {
     "spo_normalizer": when(token_mask=anything_but("none")),
     "spo_first_cutpoint": CHAIN | when(segmentation="cutpoints"),
-    "spo_last_token": CHAIN,
+    "spo_last_token": CHAIN | when(segmentation="cutpoints"),
     "spo_replay": TREE | when(replay_cap=COUNT),
     "spo_policy_iteration": when(policy_loss="policy_iteration"),
+    "ha_dw_anchor": when(difficulty="hard", scale_rewards=("group", "batch")),
 }
 BRANCHING = list_of(COUNT, "whole numbers of at least 1, one per level", least=1)
 STEPS = one_of(*STEP_SPLITTERS, custom=True)
@@ -111,9 +112,10 @@ class SegmentKnobs:
             `"spo_normalizer"`: with a `token_mask`, KL is summed over the kept tokens of each row, then averaged over
             rows; the text has KL over all tokens, divided like the policy term. `"spo_first_cutpoint"`: the first
             segment begins at the first cutpoint, not at the first token, so that A_1 starts from V there and not from
-            V(x) (Eq. 2). `"spo_last_token"`: a segment may begin at a response's last token. `"spo_replay"`: the
-            replay buffer loses rows and fills batches by repetition. `"spo_policy_iteration"`: half of the loss of
-            `"policy_iteration"`.
+            V(x) (Eq. 2). `"spo_last_token"`: a cutpoint may be a response's last token. `"spo_replay"`: the replay
+            buffer loses rows and fills batches by repetition. `"spo_policy_iteration"`: half of the loss of
+            `"policy_iteration"`. `"ha_dw_anchor"`: the belief of `difficulty="hard"` includes the batch that it weighs.
+            That code has `difficulty_scale=1.5`, and no weight without `scale_rewards`.
     """
 
     rollouts: str = _rollout("none", one_of("none", "chain", "tree"))

@@ -46,19 +46,23 @@ class TurnKnobs:
             How rewards along a response become advantages. `"outcome"`: the sum of all rewards, one advantage per
             response (TRL). `"to_go"`: the return from each step on, minus `step_baseline`. `"state_groups"`: GiGPO's
             A_E + ω A_S over turns. A_S compares returns from equal states of the environment (`state_key`) within the
-            group; its baseline leaves the response itself out, which is ours (the paper's mean is biased).
+            group.
             `"difference"`: rewards are scores of states, the last of which is the reward of the response; a step's
             credit is the difference of the scores around it. With all but `"outcome"`, advantages are not divided by a
             standard deviation, so `scale_rewards` has no effect. With `rollouts="chain"` the advantages of the segments
             are added.
         step_gamma (`float`, *optional*, defaults to `1.0`):
-            Discount per step, in [0, 1]; with `"state_groups"` per turn (0.95 in ROLL).
+            Discount per step, in [0, 1]; with `"state_groups"` per turn. All scripts of GiGPO's authors have 0.95.
         step_baseline (`str`, *optional*, defaults to `"step"`):
             Baseline of `"to_go"`, from the other responses of the group: `"step"`, the mean of their returns from the
             same step on, over those that reached it, or `"response"`, the mean of their whole returns. Both are
             unbiased. With `"response"` late steps, before which rewards were earned already, get negative advantages.
         state_weight (`float`, *optional*, defaults to `1.0`):
             ω of `"state_groups"`.
+        state_advantage (`str`, *optional*, defaults to `"mean"`):
+            Baseline of A_E and A_S: `"mean"`, the mean with the response itself; `"std"`, the same, then divided by the
+            standard deviation (both are GiGPO's); or `"loo"` (leave-one-out), which is ours. A mean with the response
+            itself is biased in A_S, where the policy decides how many responses reach a state.
     """
 
     trace_unit: str = _turn("token", one_of("token", "turn"), acts=(when(importance=TRACES), CUSTOM_CREDIT))
@@ -67,6 +71,7 @@ class TurnKnobs:
     step_gamma: float = _turn(1.0, SHARE, acts=when(returns=("to_go", "state_groups")))
     step_baseline: str = _turn("step", one_of("step", "response"), acts=when(returns="to_go"))
     state_weight: float = _turn(1.0, FINITE, acts=when(returns="state_groups"))
+    state_advantage: str = _turn("mean", one_of("mean", "loo", "std"), acts=when(returns="state_groups"))
 
     @property
     def corrects_by_turn(self) -> bool:

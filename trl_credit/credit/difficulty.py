@@ -28,7 +28,8 @@ class DifficultyBelief:
 
     * `"history"`: the equation above. For the first `window` batches, which give too few beliefs for σ_t, C is the mean
       of the accuracies so far.
-    * `"hard"`: always the mean of the last `window` accuracies (the paper's "hard update", Eq. 137).
+    * `"hard"`: always the mean of the last `window` accuracies (the paper's "hard update", Eq. 134). With
+      `includes_current`, as in the released code, the mean for a batch includes its own accuracy.
     * `"fixed"`: always `threshold` (the paper's Table 2 tries 0.4, 0.5, 0.6).
 
     For each batch call `prior` and then `update`, once each. Skip
@@ -45,6 +46,8 @@ class DifficultyBelief:
             η_min in [0, 1]. With 0, beliefs that agree once (σ_t = 0) never move again.
         threshold (`float`, *optional*, defaults to `0.5`):
             The belief in `"fixed"` mode, in [0, 1].
+        includes_current (`bool`, *optional*, defaults to `False`):
+            Whether a batch in `"hard"` mode is compared with C⁺ instead of C⁻.
     """
 
     mode: str = "history"
@@ -52,6 +55,7 @@ class DifficultyBelief:
     rate: float = 6.0
     rate_min: float = 0.02
     threshold: float = 0.5
+    includes_current: bool = False
 
     def __post_init__(self) -> None:
         self._accuracies: deque[float] = deque(maxlen=self.window)
@@ -66,6 +70,9 @@ class DifficultyBelief:
 
     def prior(self, accuracy: float) -> float:
         """C⁻ for a batch of this accuracy; the first batch has no past and gets its own accuracy y."""
+        if self.includes_current:
+            last = [*self._accuracies, accuracy][-self.window :]
+            return math.fsum(last) / len(last)
         return accuracy if self.belief is None else self.belief
 
     def update(self, accuracy: float) -> tuple[float, bool] | None:
@@ -172,7 +179,7 @@ def difficulty_weight(advantages: torch.Tensor, *, p_hat: torch.Tensor, prior: f
         prior (`float`):
             C⁻ in [0, 1].
         scale (`float`):
-            λ_scale > 0 (the paper's Table 7; 1.5 scores 0.1 less).
+            λ_scale > 0 (1.3 in the paper's Table 7, where 1.5 scores 0.1 less; 1.5 in the released code).
 
     Returns:
         `torch.Tensor`: Φ, shape (N,), the type of `advantages`, in [λ_scale/e, λ_scale·e].

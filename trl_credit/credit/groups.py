@@ -5,27 +5,23 @@ import torch
 from .advantages import by_group, group_advantage
 
 
-def has_difference(values: torch.Tensor, *, num_generations: int, counted: torch.Tensor) -> torch.Tensor:
-    """max_{i∈g} x_i > min_{i∈g} x_i over the counted responses of each group g: whether they differ.
+def has_difference(values: torch.Tensor, *, num_generations: int) -> torch.Tensor:
+    """max_{i∈g} x_i > min_{i∈g} x_i over the responses of each group g: whether they differ.
 
-    With x = correctness this is DAPO's condition 0 < number correct < G (arXiv 2503.14476). It compares values
-    and takes no standard deviation, which rounding may move from 0.
+    With x = correctness this is DAPO's condition 0 < number correct < G (arXiv 2503.14476), which counts truncated
+    responses too. It compares values and takes no standard deviation, which rounding may move from 0.
 
     Args:
         values (`torch.Tensor`):
             x, shape (N,), groups consecutive. NaN (not scored) does not count.
         num_generations (`int`):
             Responses per prompt, G.
-        counted (`torch.Tensor`):
-            Which responses count, bool, shape (N,).
 
     Returns:
-        `torch.Tensor`: bool, shape (N/G,). False for a group without two counted responses.
+        `torch.Tensor`: bool, shape (N/G,). False for a group without two scored responses.
     """
-    values, counted = by_group(values, num_generations), by_group(counted & ~values.isnan(), num_generations)
-    low = values.masked_fill(~counted, torch.inf).amin(-1)
-    high = values.masked_fill(~counted, -torch.inf).amax(-1)
-    return high > low
+    values = by_group(values, num_generations)
+    return values.nan_to_num(-torch.inf).amax(-1) > values.nan_to_num(torch.inf).amin(-1)
 
 
 def batch_scaled_advantages(rewards: torch.Tensor, *, num_generations: int) -> torch.Tensor:

@@ -1,13 +1,13 @@
 """Advantages of the steps of a response, from rewards at their ends or from scores of the states there.
 
 A table (N, K) has a row per response, groups consecutive, and a column per step. Step k of a response exists if
-k < n, its number of steps. A baseline of a response never contains that response. With it, a mean over a group whose
-size depends on what the policy did would be biased (see `trl-credit help theory`).
+k < n, its number of steps. A baseline of a response does not contain that response, except GiGPO's as published. With
+it, a mean over a group whose size depends on what the policy did is biased (see `trl-credit help theory`).
 """
 
 import torch
 
-from .advantages import by_group, leave_one_out_mean
+from .advantages import leave_one_out_mean
 from .scan import reverse_discounted_scan
 
 
@@ -54,7 +54,8 @@ def to_go_advantages(
     if baseline == "step":  # the number of the step is the state in which others are compared
         counted, states_k = _inside(return_k, steps) & ~return_k.isnan(), torch.arange(return_k.size(1))
         states_k = states_k.to(return_k.device).expand_as(return_k)
-        sums, counts = _others_in_state(return_k[counted], states_k, counted, num_generations)
+        of_state, of_row = _states(states_k, counted, num_generations)
+        sums, counts = _in_state(return_k[counted], of_state, of_row)
         base_k[counted] = torch.where(counts > 0, sums / counts.clamp(min=1), base_k[counted])
     return _credited(_less(return_k, base_k), steps)
 
@@ -65,14 +66,16 @@ def state_group_advantages(
     outcome: torch.Tensor,
     states_k: torch.Tensor,
     weight: float = 1.0,
+    kind: str = "mean",
     num_generations: int,
     steps: torch.Tensor,
 ) -> torch.Tensor:
-    """A_{i,k} = A^E_i + ω A^S_{i,k}: GiGPO (arXiv 2505.10978), means only. Shapes (N, K) → (N, K).
+    """A_{i,k} = A^E_i + ω A^S_{i,k}: GiGPO (arXiv 2505.10978, Eq. 3 to 8). Shapes (N, K) → (N, K).
 
-    A^E_i = R_i − mean_j R_j over the group. A^S_{i,k} = R_{i,k} − mean of R_{j,l} over the steps of the *other*
-    responses of the group that begin in the same state; 0 if there are none. Leaving out the response itself is ours.
-    A^S gives states that several responses reach more weight than others, in the paper as here.
+    A^E compares R_i with R of all responses of the group, A^S compares R_{i,k} with the returns of all steps of the
+    group that begin in the same state. `mean`: minus their mean, which contains the response itself. `std`: then
+    divided by their sample standard deviation + 1e-6. Both are the paper's. `loo`: minus the mean of the *other*
+    responses, which is ours; 0 if there is none.
 
     Args:
         return_k (`torch.Tensor`):
@@ -84,6 +87,8 @@ def state_group_advantages(
             compared.
         weight (`float`, *optional*, defaults to 1.0):
             ω.
+        kind (`str`, *optional*, defaults to `"mean"`):
+            `"mean"`, `"std"` or `"loo"`.
         num_generations (`int`):
             Responses per prompt, G.
         steps (`torch.Tensor`):
@@ -92,20 +97,27 @@ def state_group_advantages(
     Returns:
         `torch.Tensor`: shape (N, K), 0 beyond the last step.
     """
-    grouped = by_group(outcome.to(return_k.dtype), num_generations)
-    episode = _less(grouped, grouped.nanmean(-1, keepdim=True)).flatten()
-    counted = _inside(return_k, steps) & ~return_k.isnan()
-    sums, counts = _others_in_state(return_k[counted], states_k, counted, num_generations)
-    step_k = torch.zeros_like(return_k)
-    step_k[counted] = torch.where(counts > 0, _less(return_k[counted], sums / counts.clamp(min=1)), 0.0)
-    return _credited(episode.unsqueeze(1) + weight * step_k, steps)
+
+    def compared(values: torch.Tensor, states: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
+        of_state, of_row = _states(states, counted, num_generations)
+        sums, counts = _in_state(values[counted], of_state, of_row if kind == "loo" else None)
+        gain = torch.where(counts > 0, _less(values[counted], sums / counts.clamp(min=1)), 0.0)
+        if kind == "std":
+            squares, counts = _in_state(gain.square(), of_state)
+            gain = gain / ((squares / (counts - 1).clamp(min=1)).sqrt() + 1e-6)
+        return torch.zeros_like(values).masked_scatter(counted, gain)
+
+    outcome_k = outcome.to(return_k.dtype).unsqueeze(1)
+    episode_k = compared(outcome_k, torch.zeros_like(states_k[:, :1]), ~outcome_k.isnan())
+    step_k = compared(return_k, states_k, _inside(return_k, steps) & ~return_k.isnan())
+    return _credited(episode_k + weight * step_k, steps)
 
 
 def shared_states(states_k: torch.Tensor, *, num_generations: int, steps: torch.Tensor) -> torch.Tensor:
     """Whether a step of another response of the group begins in the same state. Bool, shapes (N, K) → (N, K)."""
     inside = _inside(states_k, steps)
     shared = torch.zeros_like(inside)
-    shared[inside] = _others_in_state(inside[inside].double(), states_k, inside, num_generations)[1] > 0
+    shared[inside] = _in_state(inside[inside].double(), *_states(states_k, inside, num_generations))[1] > 0
     return shared
 
 
@@ -137,19 +149,23 @@ def difference_advantages(
     return _credited(_less(value_k, before_k), steps)
 
 
-def _others_in_state(
-    values: torch.Tensor, states_k: torch.Tensor, counted: torch.Tensor, num_generations: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum and number of the values of other responses of the group in the state of each counted step, all (C,)."""
+def _states(states_k: torch.Tensor, counted: torch.Tensor, num_generations: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A number for the state of each counted step, the same in a group, and one for the state in its response: (C,)."""
     rows = torch.arange(len(states_k), device=states_k.device).unsqueeze(1).expand_as(states_k)[counted]
     _, of_state = torch.stack([rows // num_generations, states_k[counted]], -1).unique(dim=0, return_inverse=True)
-    _, own = torch.stack([of_state, rows], -1).unique(dim=0, return_inverse=True)  # a response may return to a state
+    return of_state, torch.stack([of_state, rows], -1).unique(dim=0, return_inverse=True)[1]
 
-    def of_others(x: torch.Tensor) -> torch.Tensor:
-        everyone, mine = (torch.zeros_like(x).scatter_add(0, places, x)[places] for places in (of_state, own))
-        return everyone - mine
 
-    return of_others(values), of_others(torch.ones_like(values))
+def _in_state(
+    values: torch.Tensor, of_state: torch.Tensor, of_row: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum and number of the values in the state of each step; with `of_row` without those of its response. All (C,)."""
+
+    def total(x: torch.Tensor, places: torch.Tensor | None) -> torch.Tensor | float:
+        return 0.0 if places is None else torch.zeros_like(x).scatter_add(0, places, x)[places]
+
+    sums, counts = (total(x, of_state) - total(x, of_row) for x in (values, torch.ones_like(values)))
+    return sums, counts
 
 
 def _inside(table_k: torch.Tensor, steps: torch.Tensor) -> torch.Tensor:

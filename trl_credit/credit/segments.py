@@ -40,8 +40,7 @@ def cutpoint_boundaries(
             Whether the first segment begins at the first cutpoint, so that the tokens before it are a lead without
             credit, and a row without a cutpoint has no segment (not in the paper, but in the released code).
         include_last (`bool`, *optional*, defaults to `False`):
-            Whether the last token of a row may be a cutpoint (not in the paper, but in the released code), see
-            [`without_last`].
+            Whether the last token of a row may be a cutpoint (not in the paper, but in the released code).
         mask_t (`torch.Tensor`):
             Shape (B, T).
 
@@ -50,8 +49,9 @@ def cutpoint_boundaries(
     """
     mask_t = mask_t.bool()
     cut = (old_logp_t.detach().exp() < threshold) & mask_t
-    if not include_last:
-        cut = without_last(cut, mask_t=mask_t)
+    if not include_last:  # the last token is usually the end of sequence
+        count = mask_t.sum(-1, keepdim=True)
+        cut &= (mask_t.cumsum(-1) < count) | (count == 1)
     split, size = (
         (fixed_length_boundaries, interval) if num_segments is None else (fixed_count_boundaries, num_segments)
     )
@@ -88,16 +88,6 @@ def position_boundaries(positions: list[list[int]], *, mask_t: torch.Tensor) -> 
     for row, of_row in enumerate(positions):
         boundaries[row, [p for p in of_row if 0 <= p < mask_t.size(1)]] = True
     return boundaries & mask_t.bool()
-
-
-def without_last(boundaries: torch.Tensor, *, mask_t: torch.Tensor) -> torch.Tensor:
-    """Removes the boundary at the last loss token of each row, unless the row has only one loss token. Bool, (B, T).
-
-    The last token is usually the end of sequence. The value before it is already that of the finished response.
-    """
-    count = mask_t.sum(-1, keepdim=True)
-    is_last = mask_t.bool() & (mask_t.cumsum(-1) == count)
-    return boundaries & (~is_last | (count == 1))
 
 
 def segment_ids(boundaries: torch.Tensor) -> torch.Tensor:

@@ -15,19 +15,23 @@ def backed_up_value(children: torch.Tensor) -> torch.Tensor:
     return torch.nanmean(children, dim=1)
 
 
-def sibling_advantage(children: torch.Tensor, *, kind: str = "mean") -> torch.Tensor:
+def sibling_advantage(
+    children: torch.Tensor, *, kind: str = "mean", largest: torch.Tensor | None = None
+) -> torch.Tensor:
     """A(n) = V(n) − V(q) of each child n of q. Shapes (P, K) → (P, K).
 
     `mean`: V(q) is the mean of all children, n included (the paper). `loo`: the mean without n, which makes A(n)
     unbiased and K/(K−1) times as large. `std`: divided by the children's population standard deviation + 1e-8. A NaN
     child gets 0, and so does an only child.
+
+    A child as good as the mean gets exactly 0: A below 1e-6 of `largest` is the rounding error of rewards in float32.
+    `largest` is the largest |V| of a leaf of the tree, shape (P,); by default that of the children, which may be means
+    of rewards that cancel.
     """
     centred = children - backed_up_value(children).unsqueeze(1)
     scored = ~children.isnan()
-    # a child as good as the mean has no advantage, but the rounding error of the mean would give it one: it would be
-    # trained, and a std would amplify it
-    rounding = 1e-6 * children.nan_to_num().abs().amax(1, keepdim=True)
-    centred = torch.where(scored & (centred.abs() > rounding), centred, 0.0)
+    largest = children.nan_to_num().abs().amax(1) if largest is None else largest
+    centred = torch.where(scored & (centred.abs() > 1e-6 * largest.unsqueeze(1)), centred, 0.0)
     count = scored.sum(1, keepdim=True)
     if kind == "loo":
         return centred * count / (count - 1).clamp(min=1)

@@ -36,8 +36,7 @@ def group_statistics(
     equal. `rewards` (N,) may hold NaN (no score); `hashes` (N,) are int64. Groups are consecutive.
     """
     if credited is None:
-        everyone = torch.ones_like(rewards, dtype=torch.bool)
-        has_signal = has_difference(rewards, num_generations=num_generations, counted=everyone)
+        has_signal = has_difference(rewards, num_generations=num_generations)
     else:
         has_signal = credited.view(-1, num_generations).any(-1)
     ordered = hashes.view(-1, num_generations).sort(-1).values

@@ -82,8 +82,6 @@ def find_boundaries(
                 positions.append([])
                 unsplit[row] = True
         boundaries = segments.position_boundaries(positions, mask_t=mask_t)
-    if not config.uses_released_code("spo_last_token"):
-        boundaries = segments.without_last(boundaries, mask_t=mask_t)
     return boundaries, unsplit
 
 

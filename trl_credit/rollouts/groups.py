@@ -237,19 +237,17 @@ class SignalGroups(Responses):
         batch, config, size = call.batch, self._config, self.policy.group_size
         if not config.reads_signal:
             return torch.ones(len(batch.rewards) // size, dtype=torch.bool)
-        gather, in_loss = self.policy.processes.gather, batch.mask_t.bool()
         if self._judges_credit:
-            credited = ((wide(call.advantages) != 0) & in_loss).any(-1)
-            has_signal = by_group(gather(credited.int()), size).any(-1)
+            credited = ((wide(call.advantages) != 0) & batch.mask_t.bool()).any(-1)
+            has_signal = by_group(self.policy.processes.gather(credited.int()), size).any(-1)
             # rounding leaves 1e-8 of equal rewards less their mean
             return has_signal & self._rewards_differ(batch) if self._credits_rewards else has_signal
-        counted = gather(in_loss.any(-1).int()).bool()
         values = batch.correct if config.group_signal == "correct" else batch.rewards
-        return has_difference(values, num_generations=size, counted=counted)
+        return has_difference(values, num_generations=size)
 
     def _rewards_differ(self, batch: Batch) -> torch.Tensor:
         """Whether the total rewards of each group differ: bool, shape (N/G,)."""
-        return has_difference(batch.rewards, num_generations=self.policy.group_size, counted=~batch.rewards.isnan())
+        return has_difference(batch.rewards, num_generations=self.policy.group_size)
 
     def state_dict(self, folder: Path) -> dict[str, Any]:
         """The number of batches so far, from which copies are drawn."""

@@ -91,9 +91,8 @@ def return_advantages(policy: Policy, batch: Batch, scores: StepScores) -> torch
             states_k = padded(scores.states, value=0, width=reward_k.size(1))
             states_k = policy.processes.gather(states_k.to(policy.processes.device)).cpu()
             outcome = reward_k.sum(-1).masked_fill(unscored, torch.nan)
-            credit_k = returns.state_group_advantages(
-                return_k, outcome=outcome, states_k=states_k, weight=config.state_weight, steps=steps, **groups
-            )
+            state = {"states_k": states_k, "weight": config.state_weight, "kind": config.state_advantage}
+            credit_k = returns.state_group_advantages(return_k, outcome=outcome, **state, steps=steps, **groups)
             shared = returns.shared_states(states_k, steps=steps, **groups)
             one = 0.0 if policy.log.is_further_call else 1 / policy.processes.count
             stats["steps/shared_states"] = (int(shared.sum()) * one, int(steps.sum()) * one)

@@ -130,7 +130,8 @@ def assign_tree_credit(trees: Sequence[Tree], config: CreditConfig) -> None:
     """Writes the value of every node, from the leaves up, and its advantage among its siblings into the node.
 
     With a process reward of weight α it is A + α A^μ, where A^μ = V^μ(child) − V^μ(parent) for the best of several
-    tries. With `process_reward_form="value"` it is V(child) + α A^μ (the paper's form, without a baseline).
+    tries. With `process_reward_form="value"` it is V(child) + α A^μ (the paper's form, without a baseline). A child as
+    good as its parent has A = A^μ = 0.
 
     Args:
         trees (sequence of [`Tree`]):
@@ -139,16 +140,20 @@ def assign_tree_credit(trees: Sequence[Tree], config: CreditConfig) -> None:
             It has `segment_advantage`, the knobs of the process reward, and `reward_range`, which V^μ maps to [0, 1].
     """
     weight = config.process_reward_weight
-    by_shape: defaultdict[tuple[int, int], list[Node]] = defaultdict(list)
-    for node in (node for tree in trees for node in tree.root.walk() if node.children):
-        by_shape[-node.depth, len(node.children)].append(node)
-    for nodes in (by_shape[shape] for shape in sorted(by_shape)):  # the deepest first
+    by_shape: defaultdict[tuple[int, int], list[tuple[Node, float]]] = defaultdict(list)
+    for tree in trees:
+        largest = max((abs(leaf.value) for leaf in tree.root.leaves() if not math.isnan(leaf.value)), default=0.0)
+        for node in tree.root.walk():
+            if node.children:
+                by_shape[-node.depth, len(node.children)].append((node, largest))
+    for shape in sorted(by_shape):  # the deepest first
+        nodes, largest = zip(*by_shape[shape], strict=True)
         children = torch.tensor([[child.value for child in node.children] for node in nodes])
         values = backed_up_value(children)
-        credit = sibling_advantage(children, kind=config.segment_advantage)
+        credit = sibling_advantage(children, kind=config.segment_advantage, largest=children.new_tensor(largest))
         if weight != 0.0:
             best = partial(best_of_value, best_of=best_of(config), reward_range=config.reward_range)
-            difference = best(children) - best(values).unsqueeze(1)
+            difference = (best(children) - best(values).unsqueeze(1)).masked_fill(credit == 0, 0.0)
             base = credit if config.process_reward_form == "advantage" else children.nan_to_num()
             credit = torch.where(children.isnan(), 0.0, base + weight * difference.nan_to_num())
         for node, value, advantages in zip(nodes, values.tolist(), credit.tolist(), strict=True):

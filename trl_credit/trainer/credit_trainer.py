@@ -159,6 +159,7 @@ class CreditTrainer(ResumableTrainer):
         self.difficulty: DifficultyBelief | None = None
         if args.difficulty != "none":
             knobs = {name: getattr(args, f"difficulty_{name}") for name in ("window", "rate", "rate_min", "threshold")}
+            knobs["includes_current"] = args.uses_released_code("ha_dw_anchor")
             self.difficulty = DifficultyBelief(args.difficulty, **knobs)
             self.stateful.append(ObjectState("difficulty", f"difficulty={args.difficulty!r}", self.difficulty))
         if self.contract.algorithm.state_dict is not None:

@@ -219,7 +219,7 @@ def _most_begins(args: CreditConfig, at_first: bool) -> list[int]:
     elif args.segmentation in ("cutpoints", "fixed_count"):  # most is left to write if all segments begin early
         count = args.num_segments
     first = int(not at_first)  # where a first cutpoint costs most: the state before the first token is shared
-    last = args.uses_released_code("spo_last_token")
+    last = args.segmentation != "cutpoints" or args.uses_released_code("spo_last_token")
     begins = segment_starts(step, length=args.max_completion_length, first=first, last=last)[:count]
     later = [place for place in begins if place > 0][: args.max_valued_steps]
     return [0, *later] if args.initial_value != "group" else later

@@ -101,7 +101,7 @@ def prompts_on(rows: int, group: int, processes: int) -> int:
 
 def segment_starts(step: int, *, length: int, first: int = 0, last: bool = False) -> list[int]:
     """`first`, `first` + `step`, … below `length`. The place of the last token counts only with `last`, or if it is the
-    only place: before it nothing is left to decide."""
+    only place: it is no cutpoint of SPO's."""
     return [*range(first, length if last or length == 1 else length - 1, step)]
 
 
