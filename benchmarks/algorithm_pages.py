@@ -67,6 +67,8 @@ MEANINGS: dict[str, str | dict[str, str]] = {
     "difficulty_window": "Past batches over which σ is computed.",
     "dull_kl": "Groups without [signal](../glossary.md) `keep` or `drop` their KL term.",
     "future_clip": "Smallest and largest factor on the advantage.",
+    "future_ratio_max": "The change of a token with a larger ratio does not count.",
+    "future_safety_ratio": "Tokens with a negative advantage and a larger ratio get no factor above 1.",
     "future_half_life": "The change of a token this far ahead counts half. In tokens.",
     "gamma": "γ. The trace decays by γλ per token.",
     "groups": "Groups without [signal](../glossary.md) stay in the batch.",
@@ -231,7 +233,7 @@ def _cost(name: str, results: dict[str, Any]) -> str:
         text += f"This run has segments for the short responses: {SHORT[name]}.\n"
     elif name != "grpo":
         text += f"Responses have about 36 tokens here. At 1,024 tokens: {PRESETS[name].cost}.\n"
-    if rows[0][2] != "1.00":
+    if float(rows[0][2]) < 1.0:
         text += "It makes several updates of each batch, so the same number of updates takes fewer prompts.\n"
     return f"{table(head, rows)}\n{text}[Cost and sizes](../scaling.md#what-each-algorithm-costs) has other sizes.\n"
 

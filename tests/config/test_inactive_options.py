@@ -88,7 +88,7 @@ KNOWN = {
     "step_gamma": (0.5, {"returns": "to_go", "reward_funcs": in_halves}),
     "step_baseline": ("response", {"returns": "to_go", "reward_funcs": in_halves}),
     "state_weight": (0.5, None),  # needs an environment: test_agent_credit.py
-    "state_advantage": ("loo", None),
+    "state_advantage": ("loo", None),  # likewise
     "released_code": (list(RELEASED_CODE), None),  # by name, below
     "tree_segment_length": (1, TREE),
     "process_reward_best_of": (2, PROCESS),

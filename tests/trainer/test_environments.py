@@ -92,7 +92,7 @@ def test_equal_states_are_compared(play):
         num_generations=2,
         steps=count,
     )
-    assert wanted[1].tolist() == [0.5 + 0.25, 0.5, 0.5 + 1.0]
+    assert wanted[1].tolist() == [0.5 + 0.25 / 2, 0.5, 0.5 + 1.0 / 2]
     turns = generation.batch.turn_ids
     for i in range(2):
         for turn in range(3):
@@ -100,11 +100,13 @@ def test_equal_states_are_compared(play):
     assert trainer._metrics["train"]["credit/steps/shared_states"] == pytest.approx([4 / 6])
 
 
+@pytest.mark.parametrize(("kind", "of_one"), [("mean", 0.5), ("loo", 1.0), ("std", 0.5 / (0.5**0.5 + 1e-6))])
 @pytest.mark.parametrize("weight", [0.0, 2.0])
-def test_the_weight_of_states_acts(play, weight):
-    trainer = play([ANSWER, "7<eos>"], environment=Calculator, returns="state_groups", state_weight=weight)
-    generation = batch_of(trainer)
-    assert generation.advantages[:, 0].tolist() == [0.5 + weight, -0.5 - weight]
+def test_baseline_and_weight_of_states_act(play, weight, kind, of_one):
+    knobs = {"returns": "state_groups", "state_weight": weight, "state_advantage": kind}
+    generation = batch_of(play([ANSWER, "7<eos>"], environment=Calculator, **knobs))
+    a = of_one * (1 + weight)
+    assert generation.advantages[:, 0].tolist() == pytest.approx([a, -a], rel=1e-6)
 
 
 class Restored(StepCalculator):

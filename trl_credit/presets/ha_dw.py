@@ -1,9 +1,9 @@
-"""HA-DW (arXiv 2601.08521): more weight for prompts that are harder than the model's recent accuracy suggests.
+"""HA-DW (arXiv 2601.08521): advantages weighed by how far a prompt is from the model's recent accuracy.
 
 In a small group with right and wrong answers, the mean reward is too high on hard prompts and too low on easy ones.
 HA-DW keeps a running belief about the policy's accuracy and multiplies the advantage by a factor of the distance
 between a prompt's accuracy and the belief. On harder prompts right answers gain weight against wrong ones, and on
-easier prompts it is the other way round.
+easier prompts it is the other way round. Prompts far from the belief weigh more, hard and easy ones alike.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ PRESET = Preset(
         authors="Fengkai Yang and Zherui Chen and Xiaohan Wang and Xiaodong Lu and others",
         arxiv="2601.08521",
     ),
-    summary="more weight for prompts harder than the recent record",
+    summary="more weight for right answers to hard prompts and wrong ones to easy prompts",
     use_when="prompts differ much in difficulty and groups are small; measured here: no gain over GRPO shown",
     cost="as GRPO",
     formula="W = ℓ − ℓ°, A = group advantage · Φ(difficulty), M = all tokens",
