@@ -53,7 +53,7 @@ OWN_CASES = CASES | {
     "whitened batch": ("base", {"whiten_advantages": "batch"}),
     "packed": ("base", {**ROWS, "tree_rows": "packed", "beta": 0.1}),
     # credit functions that declare `by_row`; KL-Cov's |log ρ| makes a sign of the rounding of ρ = 1
-    "fipo": ("fipo", {"mask_truncated_completions": False}),
+    "fipo": ("fipo", {}),
     "kl_cov": ("kl_cov", {"cov_share": 0.3, "cov_penalty": 0.0, "beta": 0.1}),
 }
 QUICK = {"s_trace", "lora", "tree", "whitened batch"}

@@ -98,8 +98,6 @@ CHAIN = (4, 0, 30)
 BATCH = {"opo": (2, 0, 9), "ha_dw": (1, 0, 11), "spo_chain": CHAIN, "vine_ppo": CHAIN, "spo_tree": (6, 1, 50)}
 STATISTICS = (3, 0, 11)  # the width of all processes, and a gather of tokens
 BATCH |= {"clip_cov": STATISTICS, "kl_cov": STATISTICS}
-# a custom function is looked at until it has a gradient, which it has not where all responses are truncated
-OWN = {"fipo": {"mask_truncated_completions": False}}
 BATCH_OF_OTHERS = (1, 0, 10)  # a gather of what the loss divides by, of groups, and of advantages for the table
 
 
@@ -113,7 +111,7 @@ def of_trl():
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
 def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_path, monkeypatch, of_trl, algo):
     """Tensors, objects, waits. On a device most waits of a batch are none: they are for what is on the CPU anyway."""
-    ours = make_trainer(algo, **OFF, **SIZES, **OWN.get(algo, {}))
+    ours = make_trainer(algo, **OFF, **SIZES)
     counts = counts_of(ours, monkeypatch)
     same = {name: getattr(ours.args, name) for name in OF_TRL}
     key = tuple(map(str, same.values()))
