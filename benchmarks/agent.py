@@ -21,6 +21,7 @@ WAYS = {
     "to_go": " --returns to_go",
     "to_go_response": " --returns to_go --step_baseline response",
     "state_groups": " --returns state_groups",
+    "state_loo": " --returns state_groups --state_advantage loo",
 }
 
 
