@@ -20,8 +20,8 @@ _NODES = 48
 def group_bias(p: torch.Tensor | float, *, num_generations: int) -> torch.Tensor:
     """E[p̂ | S] − p = (p − p^G) / (1 − p^G − (1−p)^G) − p: the bias of a group's mean as a baseline.
 
-    HA-DW (arXiv 2601.08521), Theorem 1. The bias of the advantage r − p̂ is its negative: advantages are too small for
-    hard prompts (p < ½) and too large for easy ones. Odd around p = ½.
+    HA-DW (arXiv 2601.08521v2), Theorem 1 and Lemma 2. E[Â − A | S] is its negative. All of that comes from A = r − p:
+    given S the mean of r is that of p̂, so that E[Â | S] = 0. Odd around p = ½.
 
     Args:
         p (`torch.Tensor` or `float`):
@@ -44,7 +44,7 @@ def group_bias(p: torch.Tensor | float, *, num_generations: int) -> torch.Tensor
 def overestimate_probability(p: torch.Tensor | float, *, num_generations: int, epsilon: float = 0.0) -> torch.Tensor:
     """P(p̂ − p > ε | S) = Σ_{k/G > p+ε, 1≤k≤G−1} C(G,k) p^k (1−p)^{G−k} / (1 − p^G − (1−p)^G).
 
-    HA-DW (arXiv 2601.08521), Theorem 2. The probability that the baseline is too high, hence the advantage too small,
+    HA-DW (arXiv 2601.08521v2), Theorem 2. The probability that the baseline is too high, hence the advantage too small,
     by more than ε. That it is too low by more than ε has probability `overestimate_probability(1 - p, ...)`.
 
     Args:
@@ -70,12 +70,14 @@ def overestimate_probability(p: torch.Tensor | float, *, num_generations: int, e
 
 
 def mean_misestimate_probability(
-    *, num_generations: int, low: float = 0.0, high: float = 0.5, epsilon: float = 0.0
+    *, num_generations: int, low: float = 0.0, high: float = 0.5, epsilon: float = 0.0, given_signal: bool = False
 ) -> float:
     """1/(high−low) ∫ f(p) dp,  f = P(p̂ − p > ε | S) for p < ½, P(p − p̂ > ε | S) for p > ½.
 
-    HA-DW (arXiv 2601.08521), Corollary 1: how often a group errs towards ½ if the solve rate p of the prompt is uniform
-    on (low, high). It is a statement about this mean: for a single p the probability can be far lower.
+    How often a group errs towards ½ if the solve rate p of the prompt is uniform on (low, high): the mean of HA-DW
+    (arXiv 2601.08521v2), Corollary 1 and Tables 4 to 6, which gives each p the same weight. `given_signal`: the
+    probability as the corollary prints it, given S and the interval, ∫ f(p) P(S) dp / ∫ P(S) dp, in which prompts near
+    ½ weigh more. For a single p the probability can be far lower.
 
     f jumps where p + ε passes a k/G, so the integral is cut there and each piece is done by Gauss-Legendre quadrature.
 
@@ -86,6 +88,8 @@ def mean_misestimate_probability(
             The interval of p, 0 ≤ low < high ≤ 1.
         epsilon (`float`, *optional*, defaults to `0.0`):
             ε.
+        given_signal (`bool`, *optional*, defaults to `False`):
+            Whether p is uniform before the responses are sampled, and not given S.
 
     Returns:
         `float`: a probability.
@@ -105,14 +109,15 @@ def mean_misestimate_probability(
     p = edges[:-1].unsqueeze(-1) + width * nodes
     # mirrored at 1/2, the other side asks the same question
     f = overestimate_probability(torch.minimum(p, 1.0 - p), num_generations=num_generations, epsilon=epsilon)
-    return ((f * weights * width).sum() / (high - low)).item()
+    weights = weights * width * (mixed_group_probability(p, num_generations=num_generations) if given_signal else 1.0)
+    return ((f * weights).sum() / weights.sum()).item()
 
 
 def smallest_misestimate_probability(*, num_generations: int) -> float:
     """min over p < ½ of P(p̂ − p > 0 | S): the bound of Corollary 1 for single prompts instead of their mean.
 
-    The probability grows with p between two k/G and falls at each, so the minimum is at one of them (HA-DW, arXiv
-    2601.08521, Theorem 2). By symmetry it is also the minimum of P(p − p̂ > 0 | S) over p > ½.
+    The probability grows with p between two k/G and falls at each, so the minimum is at one of them. By symmetry it is
+    also the minimum of P(p − p̂ > 0 | S) over p > ½.
 
     Raises:
         ValueError: G < 2.
@@ -120,18 +125,6 @@ def smallest_misestimate_probability(*, num_generations: int) -> float:
     _checked_probability(0.0, num_generations)
     jumps = torch.tensor([k / num_generations for k in range(0, (num_generations + 1) // 2)], dtype=torch.float64)
     return overestimate_probability(jumps, num_generations=num_generations).min().item()
-
-
-def sure_misestimate_range(*, num_generations: int) -> tuple[float, float]:
-    """(1/G, 1 − 1/G): below the first every mixed group has p̂ > p, above the second every one has p̂ < p.
-
-    HA-DW (arXiv 2601.08521), Corollary 3: a group with one right response already has p̂ = 1/G.
-
-    Raises:
-        ValueError: G < 2.
-    """
-    _checked_probability(0.0, num_generations)
-    return 1.0 / num_generations, (num_generations - 1) / num_generations
 
 
 def mixed_group_probability(p: torch.Tensor | float, *, num_generations: int) -> torch.Tensor:
@@ -150,7 +143,7 @@ def mixed_group_probability(p: torch.Tensor | float, *, num_generations: int) ->
 def group_mean(p: torch.Tensor | float, *, num_generations: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and standard deviation of p̂ given S: what G responses tell about a prompt's difficulty.
 
-    HA-DW's Appendix E.1 (arXiv 2601.08521) measures the same comparison, with 8 and 128 rollouts.
+    HA-DW's Appendix E.1 (arXiv 2601.08521v2) runs prompts with 8 and with 128 rollouts.
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: each the shape of `p`, float64, on the CPU.
@@ -163,64 +156,147 @@ def group_mean(p: torch.Tensor | float, *, num_generations: int) -> tuple[torch.
     return mean, (weights * (p_hat - mean.unsqueeze(-1)).square()).sum(-1).sqrt()
 
 
-def reweighted_bias(
-    p: torch.Tensor | float,
-    *,
-    num_generations: int,
-    prior: float,
-    scale: float | None = None,
-    response: str = "any",
-) -> torch.Tensor:
-    """E[Â Φ | S] − E[r − p | S] with Â = r − p̂: the bias that HA-DW's weight leaves, summed over all groups.
+def expected_advantages(
+    p: torch.Tensor | float, *, num_generations: int, prior: float = 0.5, response: str = "any"
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """E[A | S] with A = r − p, E[Â | S] with Â = r − p̂, and E[ÂΦ | S] at λ_scale = 1, summed over all groups.
 
-    HA-DW (arXiv 2601.08521), Eq. 29; our copy lacks its condition on λ_scale (Eq. 28). Φ is
-    [`~trl_credit.credit.difficulty.difficulty_weight`]. As in the paper, advantages are not divided by the group's
-    standard deviation.
+    Φ is [`~trl_credit.credit.difficulty.difficulty_weight`] with the belief `prior`. As in HA-DW's theorems (arXiv
+    2601.08521v2), advantages are not divided by the group's standard deviation.
 
     Args:
         p (`torch.Tensor` or `float`):
             Any shape, in [0, 1].
         num_generations (`int`):
             G ≥ 2.
-        prior (`float`):
+        prior (`float`, *optional*, defaults to `0.5`):
             C⁻ in [0, 1].
-        scale (`float`, *optional*):
-            λ_scale > 0; without it Φ = 1: the bias of the group-relative advantage.
         response (`str`, *optional*, defaults to `"any"`):
-            `"any"`: the mean over all responses of a group; without `scale` it is Theorem 1, −`group_bias`. `"right"`
-            and `"wrong"`: given that the response is right or wrong, which also shifts its group's p̂.
+            `"any"`: the mean over all responses of a group, for which E[Â | S] = 0 and E[A | S] is `group_bias`.
+            `"right"` and `"wrong"`: given that the response is right or wrong, which also shifts its group's p̂.
 
     Returns:
-        `torch.Tensor`: the shape of `p`, float64, on the CPU. Positive: the advantage is too large.
+        `tuple[torch.Tensor, torch.Tensor, torch.Tensor]`: each the shape of `p`, float64, on the CPU.
 
     Raises:
         ValueError: an argument outside the values above.
     """
-    target, plain, weighted = _expected_advantages(p, num_generations, prior, response)
-    if scale is None:
-        return plain - target
-    if not (math.isfinite(scale) and scale > 0.0):
-        raise ValueError(f"scale must be finite and above 0, got {scale}")
-    return scale * weighted - target
+    p = _checked_probability(p, num_generations)
+    weights, p_hat = _mixed_groups(p, num_generations)
+    rewards = {"right": [1.0], "wrong": [0.0], "any": [1.0, 0.0]}.get(response)
+    if rewards is None:
+        raise ValueError(f"response must be 'right', 'wrong' or 'any', got {response!r}")
+    sums = torch.zeros(4, *p.shape, dtype=torch.float64)
+    for reward in rewards:
+        share = weights * (p_hat if reward else 1.0 - p_hat)  # share of responses with this reward and p̂
+        advantage = reward - p_hat
+        phi = difficulty_weight(advantage, p_hat=p_hat, prior=prior, scale=1.0)
+        parts = (reward - p.unsqueeze(-1), advantage, advantage * phi, torch.ones_like(p_hat))
+        sums += torch.stack([(share * part).sum(-1) for part in parts])
+    target, plain, weighted = sums[:3] / sums[3]
+    return target, plain, weighted
 
 
 def reducing_scales(
     p: torch.Tensor | float, *, num_generations: int, prior: float, response: str = "any"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The open interval of λ_scale in which HA-DW's weight leaves a smaller bias than no weight: Eq. 29 solved for λ.
+    """The open interval of λ_scale with |E[ÂΦ − A | S]| < |E[Â − A | S]|: the inequality of Theorem 3, solved for λ.
 
-    Arguments and errors as in [`reweighted_bias`].
+    HA-DW (arXiv 2601.08521v2). Its proof (Eq. 99 to 101) unites the intervals of right and of wrong responses. One
+    λ_scale for both needs their intersection. Arguments and errors as in [`expected_advantages`].
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: smallest and largest λ_scale ≥ 0, each the shape of `p`; equal if no
-        λ_scale reduces the bias.
+        λ_scale reduces the difference.
     """
-    target, plain, weighted = _expected_advantages(p, num_generations, prior, response)
+    target, plain, weighted = expected_advantages(p, num_generations=num_generations, prior=prior, response=response)
     bias = (plain - target).abs()
     # |λ w − t| < |b|: with w = 0 ("any", only at p̂ = C⁻) λ changes nothing
     ends = torch.stack([target - bias, target + bias]) / torch.where(weighted == 0, torch.inf, weighted)
     low, high = ends.clamp(min=0.0).sort(0).values
     return low, high
+
+
+def gradient_factor(
+    p: torch.Tensor | float,
+    *,
+    num_generations: int,
+    divides_by_std: bool = False,
+    prior: float | None = None,
+    scale: float = 1.0,
+) -> torch.Tensor:
+    """E[(1/G) Σ_i w_i ∇log π(y_i)] / ∇p: how much of a prompt's true gradient an on-policy step follows.
+
+    w_i is Â_i, divided by the group's standard deviation if asked for, and times Φ_i with a `prior`. The loss is a mean
+    over responses. Since E[∇log π(y) | r] = (r − p) ∇p / (p(1−p)), the factor is E[(1/G) Σ w_i (r_i − p)] / (p(1−p)),
+    and the direction is never another one. Groups without both kinds add 0. Without std and prior it is (G − 1)/G for
+    every p: no prompt is disfavoured.
+
+    Args:
+        p (`torch.Tensor` or `float`):
+            Any shape, in [0, 1].
+        num_generations (`int`):
+            G ≥ 2.
+        divides_by_std (`bool`, *optional*, defaults to `False`):
+            Whether advantages are divided by the sample standard deviation of the group.
+        prior (`float`, *optional*), scale (`float`, *optional*, defaults to `1.0`):
+            C⁻ and λ_scale of HA-DW. Without `prior` there is no weight.
+
+    Returns:
+        `torch.Tensor`: the shape of `p`, float64, on the CPU.
+    """
+    n, p = num_generations, _checked_probability(p, num_generations)
+    weights, p_hat = _mixed_group_weights(p, n), _mixed_groups(p, n)[1]
+    right, wrong = 1.0 - p_hat, -p_hat
+    if divides_by_std:
+        std = (p_hat * (1.0 - p_hat) * n / (n - 1)).sqrt()
+        right, wrong = right / std, wrong / std
+    if prior is not None:
+        right, wrong = (x * difficulty_weight(x, p_hat=p_hat, prior=prior, scale=scale) for x in (right, wrong))
+    p = p.unsqueeze(-1)
+    return (weights * (p_hat * right * (1.0 - p) - (1.0 - p_hat) * wrong * p)).sum(-1)
+
+
+def corrected_baseline(p: torch.Tensor | float, *, num_generations: int) -> torch.Tensor:
+    """c = P(S) / (1 − p^{G−1}): with it E[c p̂ | S] = p (HA-DW, arXiv 2601.08521v2, Eq. 63, for a known p)."""
+    p = _checked_probability(p, num_generations)
+    return mixed_group_probability(p, num_generations=num_generations) / (1.0 - p ** (num_generations - 1))
+
+
+def lemma_1(*, p_hat: float, num_generations: int, margin: float = 0.1, delta: float = 0.05) -> tuple[float, float]:
+    """ε_δ and the smallest ε for which Lemma 1 leaves any c: c_low < c_high (HA-DW, arXiv 2601.08521v2, Eq. 18 to 21).
+
+    ε_δ = √(ln(2/(δ P_Δ)) / 2G),  P_Δ = 1 − (1−Δ)^G − Δ^G;  c_low = sup (1 − ε/p) c(p) and c_high = inf (1 + ε/p) c(p)
+    over p in [p̂ − ε_δ, p̂ + ε_δ] ∩ [Δ, 1−Δ], with c(p) of [`corrected_baseline`]. ε is the error of c p̂ that the lemma
+    allows. On a grid of 20,001 values of p.
+
+    Args:
+        p_hat (`float`):
+            p̂.
+        num_generations (`int`):
+            G ≥ 2.
+        margin (`float`, *optional*, defaults to `0.1`), delta (`float`, *optional*, defaults to `0.05`):
+            Δ and δ.
+    """
+    signal = 1.0 - (1.0 - margin) ** num_generations - margin**num_generations
+    radius = math.sqrt(math.log(2.0 / (delta * signal)) / (2 * num_generations))
+    ends = max(margin, p_hat - radius), min(1.0 - margin, p_hat + radius)
+    p = torch.linspace(*ends, 20_001, dtype=torch.float64)
+    c = corrected_baseline(p, num_generations=num_generations)
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        epsilon = (low + high) / 2
+        is_empty = ((1.0 - epsilon / p) * c).max() >= ((1.0 + epsilon / p) * c).min()
+        low, high = (epsilon, high) if is_empty else (low, epsilon)
+    return radius, high
+
+
+def exact_scale(p_hat: float, *, c: float) -> float:
+    """λ_scale for which λ e^{±x} Â = r − c p̂ for right and wrong responses alike: λ² = c (1 − c p̂) / (1 − p̂).
+
+    From HA-DW (arXiv 2601.08521v2), Eq. 90 and 91. It is at most 1 for c < 1 and p̂ ≤ ½, and for c > 1 and p̂ ≥ ½.
+    """
+    return math.sqrt(c * (1.0 - c * p_hat) / (1.0 - p_hat))
 
 
 def trace_variance(*, decay: float, length: int, variance: float = 1.0, selective_rate: float = 1.0) -> float:
@@ -292,26 +368,6 @@ def _mixed_groups(p: torch.Tensor, num_generations: int) -> tuple[torch.Tensor, 
     weights = _mixed_group_weights(p, num_generations)
     p_hat = torch.arange(1, num_generations, dtype=torch.float64) / num_generations
     return weights / weights.sum(-1, keepdim=True), p_hat
-
-
-def _expected_advantages(
-    p: torch.Tensor | float, num_generations: int, prior: float, response: str
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """E[r − p | S], E[Â | S] and E[Â Φ | S] at λ_scale = 1, over the responses of kind `response`."""
-    p = _checked_probability(p, num_generations)
-    weights, p_hat = _mixed_groups(p, num_generations)
-    rewards = {"right": [1.0], "wrong": [0.0], "any": [1.0, 0.0]}.get(response)
-    if rewards is None:
-        raise ValueError(f"response must be 'right', 'wrong' or 'any', got {response!r}")
-    sums = torch.zeros(4, *p.shape, dtype=torch.float64)
-    for reward in rewards:
-        share = weights * (p_hat if reward else 1.0 - p_hat)  # share of responses with this reward and p̂
-        advantage = reward - p_hat
-        phi = difficulty_weight(advantage, p_hat=p_hat, prior=prior, scale=1.0)
-        parts = (reward - p.unsqueeze(-1), advantage, advantage * phi, torch.ones_like(p_hat))
-        sums += torch.stack([(share * part).sum(-1) for part in parts])
-    target, plain, weighted = sums[:3] / sums[3]
-    return target, plain, weighted
 
 
 def _mixed_group_weights(p: torch.Tensor, num_generations: int) -> torch.Tensor:

@@ -21,13 +21,17 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from theorems import (
+    corrected_baseline,
+    exact_scale,
+    expected_advantages,
+    gradient_factor,
     group_bias,
     group_mean,
+    lemma_1,
     mean_misestimate_probability,
     mixed_group_probability,
     overestimate_probability,
     reducing_scales,
-    reweighted_bias,
     smallest_misestimate_probability,
 )
 
@@ -56,19 +60,22 @@ def finish(axes: Axes, *, xlabel: str, ylabel: str, title: str, **legend: object
 
 
 def bias() -> Figure:
-    """Theorem 1 (HA-DW's Fig. 2), Theorem 2 and Corollary 3."""
+    """Theorem 1 (HA-DW's Fig. 2), Theorem 2 and Corollary 1."""
     figure, (left, right) = drawn(2)
     for n in (2, 4, 8, 16, 32):
-        left.plot(P, -group_bias(P, num_generations=n), label=f"G = {n}", linewidth=1.4)
+        left.plot(P, group_bias(P, num_generations=n), label=f"G = {n}", linewidth=1.4)
     left.axhline(0.0, color="0.6", linewidth=0.8)
-    finish(left, xlabel=SOLVE_RATE, ylabel="E[Â | S] − A", title="bias of the advantage r − p̂ (Theorem 1)")
+    finish(
+        left, xlabel=SOLVE_RATE, ylabel="E[p̂ | S] − p = E[r | S] − p", title="mean reward of the groups of S, less p"
+    )
     for n in (4, 8):
         probability = overestimate_probability(P, num_generations=n)
         error = torch.where(P < 0.5, probability, overestimate_probability(1 - P, num_generations=n))
         (line,) = right.plot(P, error, label=f"G = {n}", linewidth=1.4)
-        mean = mean_misestimate_probability(num_generations=n)
-        right.axhline(mean, color=line.get_color(), linewidth=0.9, linestyle="--", label=f"mean over p: {mean:.2f}")
-    right.axhline(0.63, color="0.4", linewidth=0.9, linestyle=":", label=".63 of Corollary 1")
+        mean = mean_misestimate_probability(num_generations=n, given_signal=True)
+        label = f"given S, p < ½: {mean:.2f}"
+        right.axhline(mean, color=line.get_color(), linewidth=0.9, linestyle="--", label=label)
+    right.axhline(0.63, color="0.4", linewidth=0.9, linestyle=":", label="0.63 of Corollary 1")
     right.set_ylim(0, 1.05)
     title = "how often p̂ errs towards ½ (Theorem 2)"
     finish(right, xlabel=SOLVE_RATE, ylabel="probability, given S", title=title, loc="lower center", ncols=2)
@@ -92,27 +99,27 @@ def rollouts() -> Figure:
 
 
 def reweighted() -> Figure:
-    """Theorem 3's inequality at the package's λ_scale."""
+    """What HA-DW's weight does to a group's mean, to a prompt's gradient, and to Theorem 3's inequality."""
     figure, axes = drawn(3)
-    names = {"any": "mean over a group", "right": "right answers", "wrong": "wrong answers"}
-    for axis, response in zip(axes, ("any", "right"), strict=False):
-        options = {"num_generations": G, "response": response}
-        axis.plot(P, reweighted_bias(P, prior=PRIOR, **options), color="black", label="without a weight", linewidth=1.6)
-        for prior, color in ((0.3, "C0"), (0.5, "C1"), (0.7, "C2")):
-            left = reweighted_bias(P, prior=prior, scale=SCALE, **options)
-            axis.plot(P, left, color=color, label=f"λ = {SCALE}, belief {prior}", linewidth=1.2)
-        axis.axhline(0.0, color="0.6", linewidth=0.8)
-        axis.set_ylim(*((-0.3, 0.2) if response == "any" else (-0.3, 1.1)))
-        loc = "lower left" if response == "any" else "upper right"
-        title = f"{names[response]}, G = {G}"
-        finish(axis, xlabel=SOLVE_RATE, ylabel="expected advantage − (r − p)", title=title, loc=loc)
-    for response, color in (("right", "C3"), ("wrong", "C0"), ("any", "0.5")):
+    mean_a, mean_group, weighted = expected_advantages(P, num_generations=G, prior=PRIOR)
+    axes[0].plot(P, mean_group, color="black", label="E[Â | S] of GRPO", linewidth=1.6)
+    axes[0].plot(P, SCALE * weighted, color="C1", label=f"E[ÂΦ | S], λ = {SCALE}, belief {PRIOR}", linewidth=1.2)
+    axes[0].plot(P, mean_a, color="0.5", label="E[r − p | S]", linewidth=1.2, linestyle=":")
+    finish(axes[0], xlabel=SOLVE_RATE, ylabel="mean over a group of S", title=f"mean advantages, G = {G}")
+    grpo = gradient_factor(P, num_generations=G, divides_by_std=True)
+    for prior, color in ((0.3, "C0"), (0.5, "C1"), (0.7, "C2")):
+        factor = gradient_factor(P, num_generations=G, divides_by_std=True, prior=prior, scale=SCALE)
+        axes[1].plot(P, factor / grpo, color=color, label=f"belief {prior}", linewidth=1.2)
+    axes[1].axhline(SCALE, color="black", linewidth=0.9, linestyle="--", label=f"λ_scale = {SCALE}")
+    title = f"gradient of a prompt, HA-DW / GRPO, G = {G}"
+    finish(axes[1], xlabel=SOLVE_RATE, ylabel="factor", title=title, loc="upper center")
+    for response, color in (("right", "C3"), ("wrong", "C0")):
         low, high = reducing_scales(P, num_generations=G, prior=PRIOR, response=response)
-        axes[2].fill_between(P, low, high, color=color, alpha=0.35, label=names[response])
+        axes[2].fill_between(P, low, high, color=color, alpha=0.35, label=f"{response} answers")
     axes[2].axhline(SCALE, color="black", linewidth=0.9, linestyle="--", label=f"{SCALE}, the default")
     axes[2].set_ylim(0, 3)
-    title = f"λ_scale that leave a smaller bias (Eq. 29), belief {PRIOR}"
-    finish(axes[2], xlabel=SOLVE_RATE, ylabel="λ_scale", title=title, ncols=2, loc="upper center")
+    title = f"λ_scale that bring E[ÂΦ | S] nearer to A, belief {PRIOR}"
+    finish(axes[2], xlabel=SOLVE_RATE, ylabel="λ_scale", title=title, loc="upper center")
     return figure
 
 
@@ -178,21 +185,33 @@ def traces() -> Figure:
 
 def numbers() -> None:
     """What the page quotes."""
-    print("G: mean over p in (0, .5) and (0, .25) of P(p̂ > p | S), and the smallest for a single p < .5")
+    print("G: P(p̂ > p) given S for p in (0, .5) and (0, .25); means of P(p̂ > p | S); the smallest for a single p < .5")
     for n in range(2, 9):
-        means = [mean_misestimate_probability(num_generations=n, high=high) for high in (0.5, 0.25)]
-        print(f"  {n}: {means[0]:.3f}  {means[1]:.3f}  {smallest_misestimate_probability(num_generations=n):.3f}")
+        options = [{"high": high, "given_signal": given} for given in (True, False) for high in (0.5, 0.25)]
+        means = "  ".join(f"{mean_misestimate_probability(num_generations=n, **o):.3f}" for o in options)
+        print(f"  {n}: {means}  {smallest_misestimate_probability(num_generations=n):.3f}")
     for n in (8, 128):
         mean, std = group_mean(0.05, num_generations=n)
         share = mixed_group_probability(0.05, num_generations=n)
         print(f"p = .05, {n} rollouts: P(S) = {share:.3f}, p̂ given S = {mean:.3f} ± {std:.3f}")
-    for response in ("any", "right", "wrong"):
-        for prior in (0.3, 0.5, 0.7):
-            options = {"num_generations": G, "prior": prior, "response": response}
-            before, after = (reweighted_bias(P, scale=scale, **options) for scale in (None, SCALE))
-            nearer = (after.abs() < before.abs()).double().mean()
-            sizes = f"mean |bias| over p {before.abs().mean():.3f} → {after.abs().mean():.3f}"
-            print(f"{response}, belief {prior}: {sizes}, smaller for {nearer:.0%} of p")
+    for n, p in ((4, 0.25), (8, 0.25), (8, 0.1)):
+        print(f"G = {n}, p = {p}: E[p̂ | S] − p = {group_bias(p, num_generations=n):.6f}")
+        for response in ("any", "right", "wrong"):
+            options = {"num_generations": n, "prior": PRIOR, "response": response}
+            mean_a, plain, weighted = expected_advantages(p, **options)
+            low, high = reducing_scales(p, **options)
+            means = f"E[A | S] = {mean_a:.6f}, E[Â | S] = {plain:.6f}, E[ÂΦ | S] = {SCALE * weighted:.6f}"
+            print(f"  {response}: {means}; λ_scale from {low:.3f} to {high:.3f}")
+    for p in (0.1, 0.25, 0.5, 0.75, 0.9):
+        std = {"num_generations": G, "divides_by_std": True}
+        factor = gradient_factor(p, **std, prior=PRIOR, scale=SCALE) / gradient_factor(p, **std)
+        plain = gradient_factor(p, num_generations=G)
+        print(f"p = {p}: gradient without std {plain:.3f} of the true one; HA-DW / GRPO with std {factor:.3f}")
+    for p_hat in (0.125, 0.5):
+        radius, epsilon = lemma_1(p_hat=p_hat, num_generations=G)
+        print(f"Lemma 1 at p̂ = {p_hat}: ε_δ = {radius:.3f}, and some c only for ε > {epsilon:.3f}")
+    c = corrected_baseline(0.1, num_generations=G).item()
+    print(f"λ_scale of an exact correction at p = 0.1, p̂ = 1/8: {exact_scale(0.125, c=c):.3f}")
 
 
 def main() -> None:

@@ -109,7 +109,7 @@ RELEASED_CODE_IN = {
     "spo_last_token": {**CHAIN, "cutpoint_interval": 1, "probability_threshold": 1.0},
     "spo_replay": {**REPLAY, "replay_cap": 2},
     "spo_policy_iteration": {"policy_loss": "policy_iteration", "beta": 0.1, "max_steps": 3, "loss_type": "dapo"},
-    "ha_dw_anchor": {"difficulty": "hard"},
+    "ha_dw_anchor": {"difficulty": "hard", "max_steps": 2},
 }
 
 
@@ -230,7 +230,7 @@ def test_an_inactive_knob_is_refused_a_field_of_trl_is_named_and_both_do_nothing
         config_class(**common, **inactive)
     act = {"group_signal", "reward_range"}  # beside `dull_kl` and `process_reward_weight`, which do nothing either
     # which `released_code` asks for
-    act |= {"rollouts", "segmentation", "policy_loss", "token_mask", "replay_cap", "difficulty"}
+    act |= {"rollouts", "segmentation", "policy_loss", "token_mask", "replay_cap", "difficulty", "scale_rewards"}
     assert {line.partition("=")[0] for line in str(caught.value).splitlines()} | act == ours.keys() | act
     assert not warnings_of(caplog)
     built = config_class(**common, **theirs)

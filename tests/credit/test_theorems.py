@@ -1,15 +1,24 @@
 """The theorems of benchmarks/theorems.py: as printed, by hand, and by simulation with the package's own functions."""
 
 import math
+from functools import partial
+from itertools import product
 
 import pytest
 import torch
 from theorems import (
+    corrected_baseline,
+    exact_scale,
+    expected_advantages,
+    gradient_factor,
     group_bias,
     group_mean,
+    lemma_1,
+    mean_misestimate_probability,
     mixed_group_probability,
     overestimate_probability,
-    reweighted_bias,
+    reducing_scales,
+    smallest_misestimate_probability,
     trace_variance,
 )
 
@@ -72,40 +81,81 @@ class TestRolloutsPerPrompt:
             assert [x.item() for x in group_mean(0.05, **group)] == pytest.approx([mean, std], abs=5e-4)
 
 
-class TestReweightedBias:
-    """Theorem 3's inequality, Eq. 29, by summing over all groups."""
+class TestInWhichSenseAGroupIsBiased:
+    """docs/theory_difficulty.md, by all 2^G groups of responses with the advantages and weights of training."""
 
-    @pytest.mark.parametrize("num_generations", [2, 8, 32])
-    def test_without_a_weight_it_is_theorem_1(self, num_generations):
+    @pytest.mark.parametrize("prior", [0.5, 0.3])
+    @pytest.mark.parametrize(("n", "p"), [(2, 0.3), (4, 0.25), (8, 0.1), (8, 0.75)])
+    def test_expected_advantages_and_gradients_by_enumeration(self, n, p, prior):
+        rewards = tensor64(list(product([0.0, 1.0], repeat=n)))
+        chance = (p**rewards * (1 - p) ** (1 - rewards)).prod(1, keepdim=True)
+        p_hat = group_accuracy(rewards.flatten(), num_generations=n, reward_range=(0.0, 1.0)).repeat_interleave(n)
+        plain = group_advantage(rewards.flatten(), num_generations=n, scale=False)
+        phi = difficulty_weight(plain, p_hat=p_hat, prior=prior, scale=1.0).view(-1, n)
+        plain, is_mixed = plain.view(-1, n), chance * ((p_hat > 0) & (p_hat < 1)).view(-1, n)
+        for response, of in (("any", 1.0), ("right", rewards), ("wrong", 1.0 - rewards)):
+            weight = is_mixed * of / (is_mixed * of).sum()
+            expected = [(weight * x).sum() for x in (rewards - p, plain, plain * phi)]
+            means = expected_advantages(p, num_generations=n, prior=prior, response=response)
+            torch.testing.assert_close(torch.stack(means), torch.stack(expected), rtol=0, atol=1e-13)
+        assert expected_advantages(p, num_generations=n)[1].item() == pytest.approx(0.0, abs=1e-15)
+        std = rewards.std(1, keepdim=True).where(is_mixed[:, :1] > 0, 1.0)
+        for divided, of_std in ((False, 1.0), (True, std)):
+            for kind, factor in ((None, 1.0), (prior, 1.3 * phi)):
+                expected = (chance * plain * factor / of_std * (rewards - p)).sum() / (n * p * (1 - p))
+                options = {"num_generations": n, "divides_by_std": divided, "prior": kind, "scale": 1.3}
+                assert gradient_factor(p, **options).item() == pytest.approx(expected.item(), rel=1e-12)
+
+    @pytest.mark.parametrize("n", [2, 4, 8, 32])
+    def test_no_prompt_is_disfavoured_without_the_standard_deviation(self, n):
         p = torch.linspace(0.0, 1.0, 101, dtype=torch.float64)
-        bias = reweighted_bias(p, num_generations=num_generations, prior=0.3)
-        torch.testing.assert_close(bias, -group_bias(p, num_generations=num_generations), rtol=0, atol=1e-13)
+        expected = torch.full_like(p, (n - 1) / n)
+        torch.testing.assert_close(gradient_factor(p, num_generations=n), expected, rtol=1e-12, atol=0)
+        _, plain, _ = expected_advantages(p, num_generations=n)
+        torch.testing.assert_close(plain, 0 * p, rtol=0, atol=1e-14)
+        c = corrected_baseline(p[1:-1], num_generations=n)
+        torch.testing.assert_close(c * group_mean(p[1:-1], num_generations=n)[0], p[1:-1], rtol=1e-12, atol=0)
 
-    @pytest.mark.parametrize("response", ["any", "right", "wrong"])
-    @pytest.mark.parametrize(("p", "prior"), [(0.1, 0.5), (0.3, 0.5), (0.8, 0.6)])
-    def test_simulation_with_the_advantages_and_weights_of_training(self, response, p, prior):
-        generator = torch.Generator().manual_seed(4)
-        rewards = (torch.rand(800_000, generator=generator) < p).double()
-        p_hat = group_accuracy(rewards, num_generations=8, reward_range=(0.0, 1.0)).repeat_interleave(8)
-        advantages = group_advantage(rewards, num_generations=8, scale=False)
-        for scale in (None, 1.3):
-            phi = 1.0 if scale is None else difficulty_weight(advantages, p_hat=p_hat, prior=prior, scale=scale)
-            chosen = (p_hat > 0) & (p_hat < 1) & {"right": rewards == 1, "wrong": rewards == 0}.get(response, True)
-            error = (advantages * phi - (rewards - p))[chosen].view(-1)
-            expected = reweighted_bias(p, num_generations=8, prior=prior, scale=scale, response=response).item()
-            # the responses of one group are not independent: at most eight times the variance
-            assert abs(error.mean().item() - expected) < 4 * error.std().item() * math.sqrt(8 / len(error))
+    @pytest.mark.parametrize(
+        ("n", "p", "bias", "right", "wrong"),
+        [
+            (4, 0.25, 13 / 116, 4 / 7, -12 / 37),
+            (8, 0.25, 0.0278, 0.65629, -0.252448),
+            (8, 0.1, 0.075583, 0.7875, -0.16772),
+        ],
+    )
+    def test_fractions_and_numbers_of_the_page(self, n, p, bias, right, wrong):
+        for response, mean_a, mean in (("any", bias, 0.0), ("right", 1 - p, right), ("wrong", -p, wrong)):
+            means = expected_advantages(p, num_generations=n, response=response)
+            assert [x.item() for x in means[:2]] == pytest.approx([mean_a, mean], abs=1e-6)
 
-    def test_where_1_3_brings_the_mean_over_a_group_nearer(self):
-        """docs/theory_difficulty.md: with a belief of 0.5 at both ends, which is as much as it loses in the middle."""
-        p = (torch.arange(1000, dtype=torch.float64) + 0.5) / 1000
-        before = reweighted_bias(p, num_generations=8, prior=0.5).abs()
-        for prior, size in ((0.3, 0.095), (0.5, 0.039), (0.7, 0.095)):
-            after = reweighted_bias(p, num_generations=8, prior=prior, scale=1.3).abs()
-            assert (before.mean().item(), after.mean().item()) == pytest.approx((0.040, size), abs=1e-3)
-            if prior == 0.5:
-                ends = (p < 0.16) | (p > 0.84)
-                assert (after < before)[ends].all() and (after > before)[(p > 0.17) & (p < 0.83)].all()
+    def test_the_weight_of_prompts_and_the_scales_of_the_page(self):
+        std = {"num_generations": 8, "divides_by_std": True}
+        p = tensor64([0.1, 0.25, 0.5, 0.75, 0.9])
+        factor = gradient_factor(p, **std, prior=0.5, scale=1.3) / gradient_factor(p, **std)
+        assert factor.tolist() == pytest.approx([1.701, 1.474, 1.317, 1.474, 1.701], abs=5e-4)
+        assert (1.3 * expected_advantages(0.1, num_generations=8)[2]).item() == pytest.approx(0.110, abs=5e-4)
+        for response, ends in (("right", (0.822, 1.057)), ("wrong", (1.172, 1.195))):
+            scales = reducing_scales(0.25, num_generations=8, prior=0.5, response=response)
+            assert [x.item() for x in scales] == pytest.approx(ends, abs=5e-4)
+        right, wrong = (reducing_scales(0.25, num_generations=4, prior=0.5, response=x) for x in ("right", "wrong"))
+        assert right[0] < wrong[1]  # an intersection, which G = 8 does not have
+        c = corrected_baseline(0.1, num_generations=8).item()
+        scale, x = exact_scale(0.125, c=c), math.log(exact_scale(0.125, c=c) / c)
+        assert scale == pytest.approx(0.778, abs=5e-4)
+        for r, sign in ((1.0, 1), (0.0, -1)):  # λ e^{±x} (r − p̂) is r − c p̂ for both
+            assert scale * math.exp(sign * x) * (r - 0.125) == pytest.approx(r - c * 0.125)
+
+    def test_corollary_1_given_the_signal_and_lemma_1(self):
+        """45/64 by hand; Tables 4 and 5 for the mean in which each p weighs the same."""
+        error = partial(mean_misestimate_probability, num_generations=8)
+        assert error(num_generations=4, given_signal=True) == pytest.approx(45 / 64, abs=1e-12)
+        means = [error(high=high, given_signal=given) for given in (True, False) for high in (0.5, 0.25)]
+        assert means == pytest.approx([0.580, 0.708, 0.640945, 0.781130], abs=5e-4)
+        assert smallest_misestimate_probability(num_generations=8) == pytest.approx(0.357, abs=5e-4)
+        for p_hat, least in ((0.125, 0.0614), (0.5, 0.0756)):
+            assert lemma_1(p_hat=p_hat, num_generations=8) == pytest.approx((0.5155, least), abs=5e-5)
+        assert group_bias(0.137, num_generations=8) < 0.0614 < group_bias(0.135, num_generations=8)
 
 
 class TestTraceVariance:
