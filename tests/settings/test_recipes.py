@@ -22,11 +22,11 @@ from trl_credit.settings.files import read_settings
 ROOT = Path(__file__).resolve().parents[2] / "examples"
 RECIPES = ROOT / "recipes"
 EMBEDDED, EMBEDDED_TREE = RECIPES / "embedded.yaml", RECIPES / "embedded_tree.yaml"
-PAPERS = ("s_trace", "ha_dw", "grpo_lambda", "gspo", "spo")
+PAPERS = ("s_trace", "ha_dw", "grpo_lambda", "gspo", "spo", "dapo", "dr_grpo", "fipo", "entropy_mechanism")
 # read by `trl sft` itself, which refuses a key that it does not know: these say what they are for in comments
 SFT = sorted(path for path in RECIPES.glob("sft/*.yaml") if path.name != "variants.yaml")
 TEXTS, NUMBERS = {"what"}, {"gpus", "prompts_per_batch", "optimizer_steps_per_batch"}
-SOURCE = r"Tables? \d|Fig\. \d|Sec\. \d|App\. [A-Z]|abstract|introduction"
+SOURCE = r"Tables? \d|Fig\. \d|Sec\. \d|App\. [A-Z]|abstract|introduction|scripts?\b"
 
 
 index = load_script("examples/recipes/make_index.py")
