@@ -30,14 +30,6 @@ def tensor64(values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def mixed_group_means(p, num_generations, n_groups, seed):
-    """p̂ of simulated groups that hold both a right and a wrong response."""
-    generator = torch.Generator().manual_seed(seed)
-    rewards = (torch.rand(n_groups * num_generations, generator=generator) < p).double()
-    p_hat = group_accuracy(rewards, num_generations=num_generations, reward_range=(0.0, 1.0))
-    return p_hat[(p_hat > 0) & (p_hat < 1)]
-
-
 class TestGroupBias:
     @pytest.mark.parametrize(
         ("num_generations", "expected"),
@@ -51,28 +43,6 @@ class TestGroupBias:
 
 
 class TestRolloutsPerPrompt:
-    """What 8 and what 128 responses say of a prompt."""
-
-    @pytest.mark.parametrize(
-        ("p", "num_generations"), [(0.05, 8), (0.25, 8), (0.4, 8), (0.8, 4), (0.1, 2), (0.05, 128), (0.9, 128)]
-    )
-    def test_simulation(self, p, num_generations):
-        n, group = 3_200_000 // num_generations, {"num_generations": num_generations}
-        p_hat = mixed_group_means(p, num_generations, n_groups=n, seed=0)
-        mean, std = (x.item() for x in group_mean(p, **group))
-        assert p_hat.std().item() == pytest.approx(std, rel=0.03, abs=1e-9)
-        standard_error = p_hat.std().item() / math.sqrt(len(p_hat))
-        # with G = 2 the mean of a mixed group is always 1/2
-        assert abs(p_hat.mean().item() - mean) <= 4 * standard_error + 1e-12
-        # the bias is far outside that error: the simulation can tell a wrong formula from the right one
-        assert abs(p_hat.mean().item() - p) > 20 * standard_error or num_generations == 128
-        over = overestimate_probability(p, epsilon=0.1, **group).item()
-        for share, expected, draws in (
-            (len(p_hat) / n, mixed_group_probability(p, **group).item(), n),
-            ((p_hat - p > 0.1).double().mean().item(), over, len(p_hat)),
-        ):
-            assert abs(share - expected) < 4 * math.sqrt(expected * (1 - expected) / draws) + 1e-9
-
     def test_the_numbers_of_the_page(self):
         """docs/theory_difficulty.md: a prompt that is solved one time in twenty."""
         for n, share, mean, std in ((8, 0.337, 0.149, 0.055), (128, 0.999, 0.050, 0.019)):
@@ -93,6 +63,13 @@ class TestInWhichSenseAGroupIsBiased:
         plain = group_advantage(rewards.flatten(), num_generations=n, scale=False)
         phi = difficulty_weight(plain, p_hat=p_hat, prior=prior, scale=1.0).view(-1, n)
         plain, is_mixed = plain.view(-1, n), chance * ((p_hat > 0) & (p_hat < 1)).view(-1, n)
+        of_group, hat = is_mixed[:, 0] / is_mixed[:, 0].sum(), rewards.mean(1)
+        mean = (of_group * hat).sum()
+        spread, over = (of_group * (hat - mean).square()).sum().sqrt(), of_group[hat > p + 0.1 + 1e-12].sum()
+        exact = (is_mixed[:, 0].sum(), mean, spread, mean - p, over)
+        values = (mixed_group_probability(p, num_generations=n), *group_mean(p, num_generations=n))
+        values += (group_bias(p, num_generations=n), overestimate_probability(p, num_generations=n, epsilon=0.1))
+        torch.testing.assert_close(torch.stack(values), torch.stack(exact), rtol=0, atol=1e-13)
         for response, of in (("any", 1.0), ("right", rewards), ("wrong", 1.0 - rewards)):
             weight = is_mixed * of / (is_mixed * of).sum()
             expected = [(weight * x).sum() for x in (rewards - p, plain, plain * phi)]
