@@ -54,7 +54,8 @@ def test_recipes_are_listed_searched_and_shown(command_said):
     code, matching, _ = command_said("recipes", "GSPO", "4b")
     names = [line.split()[0] for line in matching.splitlines() if line[:1].strip()]
     assert code == 0
-    assert names == ["ha_dw/qwen3_4b_base_gspo", "ha_dw/qwen3_4b_base_gspo_ha_dw", "s_trace/qwen3_4b_gspo"]
+    of_ha_dw = ["ha_dw/qwen3_4b_base_gspo", "ha_dw/qwen3_4b_base_gspo_ha_dw", "ha_dw/released_code_gspo"]
+    assert names == [*of_ha_dw, "s_trace/qwen3_4b_gspo"]
     _, raw, _ = command_said("recipes", "show", "s_trace/qwen3_4b_s_trace")
     assert raw == (packaged_folder("recipes") / "s_trace" / "qwen3_4b_s_trace.yaml").read_text(encoding="utf-8")
     _, path, _ = command_said("recipes", "path", "sft/grpo_lambda_7b")

@@ -7,6 +7,7 @@ from typing import Any
 
 import trl_credit
 from trl_credit import CreditConfig
+from trl_credit.config.segments import RELEASED_CODE
 
 
 PAIRS = trl_credit.ALGORITHMS | {"base": (CreditConfig, trl_credit.CreditTrainer)}
@@ -31,8 +32,8 @@ OWN_ALONE: list[dict[str, list]] = [
     {"prompt_sampler": ["difficulty"], "whiten_advantages": ["batch", "microbatch"], "initial_value": ["group"]},
     {"tree_rows": ["paths", "packed", "nodes"], "segment_advantage": ["loo", "std"], "replay_iterations": [1, 2]},
     {"policy_loss": ["policy_iteration"], "truncated_value": [0.0], "rollout_batch_size": [7]},
-    {"released_code": [["spo_normalizer"], ["spo_replay"], ["spo_first_cutpoint"], ["spo_last_token"]]},
-    {"cov_range": [[-9.0, 9.0]], "shared_prefix": ["on"]},
+    {"released_code": [[name] for name in RELEASED_CODE]},
+    {"cov_range": [[-9.0, 9.0]], "shared_prefix": ["on"], "future_drop_clipped": [1], "future_safety_ratio": [1.1]},
 ]
 # settings that go together
 OF_TRL_TOGETHER: list[dict[str, list]] = [
