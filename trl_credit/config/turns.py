@@ -46,11 +46,10 @@ class TurnKnobs:
             How rewards along a response become advantages. `"outcome"`: the sum of all rewards, one advantage per
             response (TRL). `"to_go"`: the return from each step on, minus `step_baseline`. `"state_groups"`: GiGPO's
             A_E + ω A_S over turns. A_S compares returns from equal states of the environment (`state_key`) within the
-            group.
-            `"difference"`: rewards are scores of states, the last of which is the reward of the response; a step's
-            credit is the difference of the scores around it. With all but `"outcome"`, advantages are not divided by a
-            standard deviation, so `scale_rewards` has no effect. With `rollouts="chain"` the advantages of the segments
-            are added.
+            group. `"difference"`: rewards are scores of states, the last of which is the reward of the response; a
+            step's credit is the difference of the scores around it. With all but `"outcome"`, `scale_rewards` has no
+            effect: only `state_advantage="std"` divides by a standard deviation. With `rollouts="chain"` the advantages
+            of the segments are added.
         step_gamma (`float`, *optional*, defaults to `1.0`):
             Discount per step, in [0, 1]; with `"state_groups"` per turn. All scripts of GiGPO's authors have 0.95.
         step_baseline (`str`, *optional*, defaults to `"step"`):
