@@ -224,6 +224,7 @@ def test_gpus_of_the_command_line_and_of_a_configuration_come_first(plan_said):
 # totals of the published weights, tied ones counted once
 PUBLISHED = {
     "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
+    "Qwen/Qwen2.5-32B": 32_763_876_352,
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
     "Qwen/Qwen3-8B-Base": 8_190_735_360,
     "Qwen/Qwen3-30B-A3B-Base": 30_532_122_624,
