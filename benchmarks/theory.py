@@ -185,7 +185,7 @@ def traces() -> Figure:
 
 def numbers() -> None:
     """What the page quotes."""
-    print("G: P(p̂ > p) given S for p in (0, .5) and (0, .25); means of P(p̂ > p | S); the smallest for a single p < .5")
+    print("G: P(p̂ > p) given S for p in (0, 0.5) and (0, 0.25); means of P(p̂ > p | S); the smallest for one p < 0.5")
     for n in range(2, 9):
         options = [{"high": high, "given_signal": given} for given in (True, False) for high in (0.5, 0.25)]
         means = "  ".join(f"{mean_misestimate_probability(num_generations=n, **o):.3f}" for o in options)
