@@ -19,7 +19,7 @@ def row(config_class: type, name: str, third: str = "") -> list[str]:
     """Name, default, when it acts (or `third`), and what it does: its entry in the docstring."""
     knobs = knobs_of(config_class)
     conditions = (in_words(condition).replace(" to anything but ", " other than ") for condition in knobs[name].acts)
-    acts = third or ", or ".join(f"`{words.replace(' to ', ' ')}`" for words in conditions) or "all"
+    acts = third or ", or ".join(f"`{words.replace(' to ', ' ')}`" for words in dict.fromkeys(conditions)) or "all"
     (text,) = [f.metadata["help"] for f in fields(config_class) if f.name == name]
     return [cell.replace("|", "\\|") for cell in (f"`{name}`", f"`{defaults(config_class)[name]}`", acts, text)]
 

@@ -219,7 +219,8 @@ def test_state_groups_equal_loops(seed, weight, kind):
             there = [(j, m) for j in group for m in range(steps[j]) if states[j, m] == states[i, k]]
             same, others = ([own[j, m].item() for j, m in there if j != i or with_own] for with_own in (True, False))
             target = episode + weight * relative(own[i, k].item(), same, others) if k < steps[i] else 0.0
-            assert advantages[i, k].item() == pytest.approx(target, rel=1e-9, abs=1e-9)
+            # a std of nearly equal returns is a small divisor
+            assert advantages[i, k].item() == pytest.approx(target, abs=1e-9 if kind == "std" else 1e-12)
             assert shared[i, k].item() == (k < steps[i].item() and bool(others))
 
 

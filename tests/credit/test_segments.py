@@ -13,6 +13,7 @@ from trl_credit.credit.segments import (
     best_of_value,
     cutpoint_boundaries,
     fixed_count_boundaries,
+    fixed_length_boundaries,
     policy_iteration_loss,
     position_boundaries,
     segment_advantages,
@@ -74,6 +75,11 @@ def test_parts_differ_by_one_the_larger_first(n, parts):
     if n > 1:  # the same over cutpoints, of which the last token is none
         starts = fixed_count_boundaries(parts, mask_t=mask_t[:, 1:])[0].nonzero().flatten().tolist()
         assert cut(p, num_segments=parts) == starts
+
+
+def test_fixed_length():
+    mask_t = torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
+    assert fixed_length_boundaries(2, mask_t=mask_t).long().tolist() == [[1, 0, 1, 0, 1, 0]] * 2
 
 
 def every_seventh(old_logp_t, *, mask_t, **kwargs):

@@ -88,8 +88,11 @@ class TestInWhichSenseAGroupIsBiased:
         p = torch.linspace(0.0, 1.0, 101, dtype=torch.float64)
         expected = torch.full_like(p, (n - 1) / n)
         torch.testing.assert_close(gradient_factor(p, num_generations=n), expected, rtol=1e-12, atol=0)
-        _, plain, _ = expected_advantages(p, num_generations=n)
+        mean_a, plain, _ = expected_advantages(p, num_generations=n)
         torch.testing.assert_close(plain, 0 * p, rtol=0, atol=1e-14)
+        torch.testing.assert_close(mean_a, group_bias(p, num_generations=n), rtol=0, atol=1e-13)
+        with_std = gradient_factor(p[:51], num_generations=n, divides_by_std=True)  # favours both ends
+        assert (with_std.diff() <= 1e-12).all() and (n == 2 or with_std[0] > 1.05 * with_std[-1])
         c = corrected_baseline(p[1:-1], num_generations=n)
         torch.testing.assert_close(c * group_mean(p[1:-1], num_generations=n)[0], p[1:-1], rtol=1e-12, atol=0)
 

@@ -239,7 +239,7 @@ def inactive_options(
         if name in typed or not is_default(config, name):
             unmet_conditions = [unmet(config, condition) for condition in conditions]
             beside = values_of(config, (other for condition in unmet_conditions for other in condition))
-            fix = ", or ".join(map(in_words, unmet_conditions))
+            fix = ", or ".join(dict.fromkeys(map(in_words, unmet_conditions)))
             what = f"{name}={getattr(config, name)!r} does nothing, since {beside}"
             inactive[name] = f"{what}: set {fix}, or leave {name} out."
     return inactive

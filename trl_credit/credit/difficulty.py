@@ -69,7 +69,8 @@ class DifficultyBelief:
         return self._beliefs[-1] if self._beliefs else None
 
     def prior(self, accuracy: float) -> float:
-        """C⁻ for a batch of this accuracy; the first batch has no past and gets its own accuracy y."""
+        """What a batch of this accuracy is compared with: C⁻, or C⁺ with `includes_current`. The first batch has no
+        past and gets its own accuracy y."""
         if self.includes_current:
             last = [*self._accuracies, accuracy][-self.window :]
             return math.fsum(last) / len(last)
