@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from fork_bed.analysis import Verdict
-from fork_bed.page import cell
+from fork_bed.page import cell, difference
 from pages import RESULTS, table
 
 from trl_credit.lab.comparison.histories import read_history
@@ -243,10 +243,11 @@ def main_effect(scores_of: Mapping[str, np.ndarray], factor: int) -> TTest:
 def factorial_table(columns: Mapping[str, Mapping[str, np.ndarray]]) -> str:
     """What each part of GRPO-λ's preset adds, a column for each head; Holm's correction is over the three parts."""
     cells = []
-    for scores_of in columns.values():
+    for head, scores_of in columns.items():
         effects = [main_effect(scores_of, factor) for factor in range(3)]
         adjusted = holm([effect.p for effect in effects])
-        cells.append([cell(Verdict(effect, 0.0, p)) for effect, p in zip(effects, adjusted, strict=True)])
+        pairs = zip(effects, adjusted, strict=True)
+        cells.append([cell(Verdict(effect, 0.0, p), tuned=head == "rate tuned") for effect, p in pairs])
     parts = ("trace, λ = 0.99", "floor −0.1", "β = 0.04")
     rows = [[part, *effects] for part, *effects in zip(parts, *cells, strict=True)]
     return table(["main effect on the area", *columns], rows)
@@ -261,7 +262,7 @@ def hum_factorial(runs: Runs) -> str:
 def stages_table(runs: Runs) -> str:
     """The differences in each third of the run at the smallest rate."""
     thirds = [verdicts(runs, SINGLE, tuned=False, score=third(number)) for number in range(3)]
-    rows = [[ENTRIES[name].label, *(cell(by_entry[name]) for by_entry in thirds)] for name in SINGLE]
+    rows = [[ENTRIES[name].label, *(difference(by_entry[name].test) for by_entry in thirds)] for name in SINGLE]
     return table([f"reward minus GRPO's at {UNTUNED}", "updates 1–20", "21–40", "41–60"], rows)
 
 
@@ -298,7 +299,7 @@ def rollouts_table(runs: Runs) -> str:
     rows = []
     for name in ROLLOUTS:
         cells = [
-            cell(verdicts(runs, ROLLOUTS, tuned=tuned, score=rollout_score(runs, equal=equal))[name])
+            cell(verdicts(runs, ROLLOUTS, tuned=tuned, score=rollout_score(runs, equal=equal))[name], tuned=tuned)
             for equal in ("updates", "tokens")
             for tuned in (True, False)
         ]

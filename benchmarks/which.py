@@ -11,16 +11,18 @@ from typing import Any, NamedTuple
 import hum
 import numpy as np
 from fork_bed.algorithms import ALGORITHMS
-from fork_bed.analysis import Verdict, verdicts
+from fork_bed.analysis import UNTUNED, Verdict, best_rate, verdicts
 from fork_bed.bed import SETTINGS
 from fork_bed.page import cell, crossing_table
 from fork_bed.store import read as read_forks
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from pages import RESULTS, ROOT, table, write
+from scipy import optimize, stats
 
 from trl_credit.lab.comparison.answer import difference_in_words
 from trl_credit.lab.comparison.scoring import compare_results
+from trl_credit.lab.statistics import TTest
 
 
 PAGE = ROOT / "docs" / "which.md"
@@ -73,7 +75,7 @@ def hum_lines(runs: hum.Runs) -> list[Line]:
 
 def lines_table(lines: list[Line], head: str) -> str:
     """A table of lines."""
-    rows = [[line.name, cell(line.tuned), cell(line.untuned), line.command] for line in lines]
+    rows = [[line.name, cell(line.tuned), cell(line.untuned, tuned=False), line.command] for line in lines]
     return table([head, "rate tuned", "small rate", "command"], rows)
 
 
@@ -89,10 +91,7 @@ def shares_table(forks: Mapping[str, Any]) -> str:
 
 def map_table(forks: Mapping[str, Any], runs: hum.Runs) -> str:
     """What is above and below GRPO at tuned rates and equal updates, after Holm's correction, in every situation."""
-    by_situation = {
-        f"{about}, {_where(name)}": _of_bed(forks, setting, n) for name, (about, setting, _, n) in BED.items()
-    }
-    by_situation["long responses, testbed D"] = _of_bed(forks, "D", 1)
+    by_situation = {text: _of_bed(forks, *where) for text, where in _situations().items()}
     on_trainer = [hum.verdicts(runs, names, tuned=True) for names in (hum.SINGLE, hum.ROLLOUTS)]
     by_situation["loose filler, `demo_hum`"] = {
         hum.ENTRIES[name].label: v for one in on_trainer for name, v in one.items()
@@ -105,10 +104,40 @@ def map_table(forks: Mapping[str, Any], runs: hum.Runs) -> str:
     return table(["at tuned rates and equal updates", "above GRPO", "below GRPO"], rows, texts=3)
 
 
+def _situations() -> dict[str, tuple[str, int]]:
+    """Setting of the bed and updates per batch of each situation, by its name."""
+    return {f"{about}, {_where(name)}": (setting, n) for name, (about, setting, _, n) in BED.items()} | {
+        "long responses, testbed D": ("D", 1)
+    }
+
+
 def _of_bed(forks: Mapping[str, Any], setting: str, updates: int) -> dict[str, Verdict]:
     """The verdicts of a setting of the bed at tuned rates by label, without the oracle's."""
     by_name = verdicts(forks, setting, updates=updates)
     return {ALGORITHMS[name].label: verdict for name, verdict in by_name.items() if name != "oracle"}
+
+
+def power_table(forks: Mapping[str, Any], runs: hum.Runs) -> str:
+    """True differences that are shown with a chance of 80 % at tuned rates, for a situation's median spread."""
+    by_situation = {
+        text: verdicts(forks, setting, updates=updates) for text, (setting, updates) in _situations().items()
+    }
+    for text, names in (("loose filler", hum.SINGLE), ("with continuations", hum.ROLLOUTS)):
+        by_situation[f"{text}, `demo_hum`"] = hum.verdicts(runs, names, tuned=True)
+    rows = []
+    for text, by_name in by_situation.items():
+        tests = [verdict.test for verdict in by_name.values()]
+        needed = [f"{_needed(tests, level):.3f}" for level in (0.05, 0.05 / len(tests))]
+        rows.append([text, str(tests[0].n), str(len(tests)), *needed])
+    return table(["at tuned rates", "seeds", "algorithms", "one test", "corrected"], rows)
+
+
+def _needed(tests: list[TTest], level: float) -> float:
+    """The true mean for which p of a paired t test is below a level with a chance of 80 %."""
+    free = tests[0].n - 1
+    error = np.median([test.high - test.value for test in tests]) / stats.t.ppf(0.975, free)
+    bound = stats.t.ppf(1 - level / 2, free)
+    return error * optimize.brentq(lambda mean: stats.nct.sf(bound, free, mean) - 0.8, 0.1, 3 * bound)
 
 
 def tokens_table(forks: Mapping[str, Any]) -> str:
@@ -116,11 +145,13 @@ def tokens_table(forks: Mapping[str, Any]) -> str:
     rows = []
     for name in ("vine_ppo", "spo_chain"):
         for setting in "BCDE":
-            cells = [cell(verdicts(forks, setting, tuned=which)[name]) for which in (True, False)]
-            tokens = forks["units"][f"{setting}/{name}"]["tokens"]
+            unit = f"{setting}/{name}"
+            cells = [cell(verdicts(forks, setting, tuned=which)[name], tuned=which) for which in (True, False)]
+            tokens = [forks["units"][unit]["tokens"][rate] for rate in (best_rate(forks, unit), UNTUNED)]
             label = f"{ALGORITHMS[name].label}, testbed {setting}"
-            rows.append([label, *cells, f"{tokens:.1f}×"])
-    return table(["area minus GRPO's", "rate tuned", "small rate", "tokens per update"], rows)
+            rows.append([label, *cells, *(f"{times:.1f}×" for times in tokens)])
+    head = ["area minus GRPO's", "rate tuned", "small rate", "tokens per update, tuned", "at the small rate"]
+    return table(head, rows)
 
 
 def embedded_table(results: dict[str, Any]) -> str:
@@ -168,7 +199,7 @@ def page_tables() -> dict[Path, dict[str, str]]:
     parts = load("embedded/parts.json")
     situations = {name: lines_table(bed_lines(forks, name), f"area minus GRPO's, {_where(name)}") for name in BED}
     return {
-        PAGE: {"shares": shares_table(forks), "map": map_table(forks, runs)},
+        PAGE: {"shares": shares_table(forks), "map": map_table(forks, runs), "power": power_table(forks, runs)},
         RESULTS / "which.md": situations | {"tokens": tokens_table(forks), "crossing": crossing_table(forks)},
         RESULTS / "hum.md": {
             "hum": lines_table(hum_lines(runs), "area minus GRPO's, `demo_hum`"),

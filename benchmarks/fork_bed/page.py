@@ -50,10 +50,10 @@ def difference(test: TTest) -> str:
     return f"{signed(test.value)} ± {(test.high or test.value) - test.value:.3f}"
 
 
-def cell(verdict: Verdict) -> str:
-    """Mean difference and half of its interval, bold where Holm's p is below 0.05."""
+def cell(verdict: Verdict, *, tuned: bool = True) -> str:
+    """Mean difference and half of its interval, bold where Holm's p is below 0.05 and the rates are tuned."""
     text = difference(verdict.test)
-    return f"**{text}**" if verdict.holm < 0.05 else text
+    return f"**{text}**" if tuned and verdict.holm < 0.05 else text
 
 
 def _settings(results: Mapping[str, Any]) -> str:
@@ -71,7 +71,7 @@ def _settings(results: Mapping[str, Any]) -> str:
 def _differences(results: Mapping[str, Any], *, tuned: bool) -> str:
     by_setting = {setting: verdicts(results, setting, tuned=tuned) for setting in SETTINGS}
     rows = [
-        [algorithm.label, *(cell(by_setting[setting][name]) for setting in SETTINGS)]
+        [algorithm.label, *(cell(by_setting[setting][name], tuned=tuned) for setting in SETTINGS)]
         for name, algorithm in ALGORITHMS.items()
         if name in by_setting["A"]
     ]
@@ -127,8 +127,8 @@ def _hard(results: Mapping[str, Any]) -> str:
 
 
 def _reuse(results: Mapping[str, Any]) -> str:
-    columns = [verdicts(results, setting, updates=4, tuned=tuned) for setting in "BC" for tuned in (True, False)]
-    rows = [[ALGORITHMS[name].label, *(cell(one[name]) for one in columns)] for name in columns[0]]
+    columns = [(verdicts(results, setting, updates=4, tuned=t), t) for setting in "BC" for t in (True, False)]
+    rows = [[ALGORITHMS[name].label, *(cell(of[name], tuned=t) for of, t in columns)] for name in columns[0][0]]
     head = ["area minus that of GRPO with 4 updates", "B, tuned", "B, small rate", "C, tuned", "C, small rate"]
     fresh = []
     for setting in "BC":

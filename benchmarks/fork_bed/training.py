@@ -11,7 +11,7 @@ from .batch import Batch, draw, sample
 from .bed import Bed, G, P, Setting, V, make_bed
 
 
-RATES = (0.02, 0.08, 0.16, 0.32, 0.64)
+RATES = (0.02, 0.08, 0.16, 0.32, 0.64, 1.28)
 UPDATES = 120
 ROLLOUTS = 9
 
@@ -40,7 +40,8 @@ def train(
 
     Returns:
         `dict`: `solved`, J after each update, shape (updates, rates, seeds); `by_prompt`, the mean of it over updates
-        for each prompt, shape (rates, seeds, P); `tokens`, generated tokens per update over those of the responses.
+        for each prompt, shape (rates, seeds, P); `tokens`, generated tokens per update over those of the responses,
+        shape (rates,).
     """
     copies = len(rates)
     single = make_bed(setting, seeds)
@@ -51,7 +52,7 @@ def train(
     next_batch = _sampler(algorithm, bed, seeds, copies)
     for _ in range(-(-updates // algorithm.updates)):
         batch, gradient_of = next_batch(weights)
-        cost.append(_tokens(algorithm, setting, batch))
+        cost.append(_tokens(algorithm, setting, batch).view(copies, -1).mean(1))
         for _ in range(algorithm.updates):
             weights = weights + optimizer.step(gradient_of(weights))
             by_prompt.append(bed.solve_rates(bed.log_probs(weights)).view(copies, len(seeds), P))
@@ -126,10 +127,10 @@ def _entropy(log_probs: torch.Tensor) -> torch.Tensor:
     return entropy.unsqueeze(2).expand(-1, -1, G, -1).flatten(0, 2)
 
 
-def _tokens(algorithm: Algorithm, setting: Setting, batch: Batch) -> float:
-    """Tokens that a batch costs, over those of its responses: 1, and 9 continuations from where segments begin."""
+def _tokens(algorithm: Algorithm, setting: Setting, batch: Batch) -> torch.Tensor:
+    """Tokens of each response, over T: 1, and 9 continuations from where segments begin. Shape (rows,)."""
     if algorithm.values == "group":
-        return 1.0
+        return torch.ones_like(batch.rewards)
     left = torch.arange(setting.length, 0, -1)
     begins = boundaries(algorithm, setting, batch)
-    return 1 + ROLLOUTS * float((begins * left).sum(-1).double().mean()) / setting.length
+    return 1 + ROLLOUTS * (begins * left).sum(-1).double() / setting.length
