@@ -9,7 +9,7 @@ from segment_helpers import CHAIN
 
 from trl_credit.loss import keys
 from trl_credit.loss.batch import Batch
-from trl_credit.rollouts.chain import PART_ROWS, Chain, rollout_values
+from trl_credit.rollouts.chain import PART_ROWS, Chain, rollout_rewards
 from trl_credit.rollouts.policy import Continuation
 from trl_credit.rollouts.replay import Row, padded_rows
 
@@ -87,8 +87,9 @@ def test_parts_are_as_many_as_the_largest_process_needs(make_chain):
 
     engine.score_responses = recorded
     batch = SimpleNamespace(prompt_ids=[[3]], completion_ids=[list(range(3, 20))])
-    values, tokens = rollout_values(engine, [{"prompt": "1+1="}], [(0, 0), (0, 1), (0, 9)], batch=batch, most=5)
+    sizes_of = {"n": 9, "batch": batch, "most": 5}
+    rewards, tokens = rollout_rewards(engine, [{"prompt": "1+1="}], [(0, 0), (0, 1), (0, 9)], **sizes_of)
     assert sizes == [(18, 18, 18), (9, 9, 18), (1, 0, 9)]
-    assert values.tolist() == [4.0, 5.0, 13.0] and tokens == 3 * 9 * 4
-    values, tokens = rollout_values(engine, [{"prompt": "1+1="}], [], batch=batch, most=5)
-    assert values.shape == (0,) and tokens == 0 and sizes[3:] == [(1, 0, 18), (1, 0, 18), (1, 0, 9)]
+    assert rewards.tolist() == [[4.0] * 9, [5.0] * 9, [13.0] * 9] and tokens == 3 * 9 * 4
+    rewards, tokens = rollout_rewards(engine, [{"prompt": "1+1="}], [], **sizes_of)
+    assert rewards.shape == (0, 9) and tokens == 0 and sizes[3:] == [(1, 0, 18), (1, 0, 18), (1, 0, 9)]

@@ -19,6 +19,7 @@ COMMANDS = {
     "view": "Show the credit of each token of a run, as an HTML file or in the terminal.",
     "compare": "Train algorithms with several seeds, and test which differences are real.",
     "explain": "Show the credit that each algorithm would give to the same responses.",
+    "audit": "Compare the credit of algorithms with what tokens are worth, before you train.",
     "push": "Push a trained model, its card and plots to the Hub.",
     "plan": "Estimate the tokens and memory of a run before it starts.",
     "recipes": "List, search and print recipes: the settings of the papers' runs.",
@@ -26,7 +27,14 @@ COMMANDS = {
     "help": "Print a page of the documentation.",
 }
 _PRINTING = ("view", "explain", "plan", "recipes", "example", "help")  # these raise an error for wrong input
-_WORKING = ("train", "eval", "compare", "explain", "push")  # others end when a reader such as `head` closes the pipe
+_WORKING = (
+    "train",
+    "eval",
+    "compare",
+    "explain",
+    "audit",
+    "push",
+)  # others end when a reader such as `head` closes the pipe
 _HELP_FLAGS = {"-h", "--help"}
 
 

@@ -99,6 +99,12 @@ class Normalizer:
             target = self._divided(of_turns, tokens.policy_mask_t, mean_tokens)
         return beta * (target - self._divided(kl, tokens.mask_t, mean_tokens))
 
+    def divisors(self, tokens: Tokens) -> torch.Tensor:
+        """What the loss divides the terms of each row by, up to a factor that all rows share, shape (B, 1) or a
+        scalar, where these rows are a generation batch."""
+        count = tokens.policy_mask_t.sum() if self.counts_batch else self._count(tokens.policy_mask_t)
+        return torch.ones(()) if count is None else count.clamp(min=1)
+
     def _count(self, counted_t: torch.Tensor) -> torch.Tensor | None:
         """The tokens that the loss counts in a row, shape (B, 1), or in a micro-batch, a scalar; else `None`."""
         if self.config.loss_type in _BY_ROW:

@@ -115,15 +115,16 @@ def plan_requests(
     return states, index_t.to(boundaries.device)
 
 
-def rollout_values(
+def rollout_rewards(
     policy: Policy,
     inputs: Sequence[dict[str, Any]],
     places: Sequence[tuple[int, int]],
     *,
+    n: int,
     batch: Batch,
     most: int,
 ) -> tuple[torch.Tensor, int]:
-    """V of every state, and the number of tokens generated for it. Collective.
+    """Rewards of `n` continuations of every state, and the number of tokens generated for them. Collective.
 
     All prefixes go to the policy at once. Whole responses go to the reward functions in parts, those from one state
     together: `rollout_batch_size` of them, else by `PART_ROWS` and `PART_TOKENS`.
@@ -135,17 +136,18 @@ def rollout_values(
             Rows of the data set, at least one and as many on every process.
         places (sequence of `tuple[int, int]`):
             (row, b) of each state. May be empty where another process has some.
+        n (`int`):
+            Continuations of a state.
         batch ([`Batch`]):
             The rows.
         most (`int`):
             The largest number of states of all processes.
 
     Returns:
-        `tuple[torch.Tensor, int]`: values, float, shape (states,), NaN where no reward function applied; tokens.
+        `tuple[torch.Tensor, int]`: rewards, float, shape (states, n), NaN where no reward function applied; tokens.
     """
-    n = policy.args.rollouts_per_state
     if most == 0:
-        return torch.zeros(0, device=policy.processes.device), 0
+        return torch.zeros(0, n, device=policy.processes.device), 0
     prompt_ids, completion_ids = batch.prompt_ids, batch.completion_ids
     budgets = [policy.remaining_budget(len(prompt_ids[row]), b) for row, b in places]
     if policy.args.segmentation == "turns":
@@ -169,7 +171,7 @@ def rollout_values(
             parts.append(policy.total_reward(scores))
         rewards = torch.cat(parts)
     rewards = with_truncation(policy, rewards.float(), added, [x for x in budgets for _ in range(n)])
-    return rewards.view(-1, n).nanmean(1), sum(map(len, added))
+    return rewards.view(-1, n), sum(map(len, added))
 
 
 def with_truncation(
@@ -245,8 +247,10 @@ class Chain(Responses):
         any_boundary, most_states = policy.processes.max_of_each([int(boundaries.any()), len(places)])
         if not any_boundary:
             what = "segmentation=%r found no boundary, so this batch gets no credit (probability_threshold=%s)"
-            logger.warning(what, config.segmentation, config.probability_threshold)
-        values, tokens = rollout_values(policy, inputs, places, batch=batch, most=most_states)
+            logger.warning_once(what, config.segmentation, config.probability_threshold)
+        n = config.rollouts_per_state
+        scores, tokens = rollout_rewards(policy, inputs, places, n=n, batch=batch, most=most_states)
+        values = scores.nanmean(1)
         without_rollouts = int(unknown.sum()) - len(places) + int(known.sum())  # a known value, or another boundary's
         if places:
             value_t = torch.where(unknown, values[index_t.clamp(min=0)], value_t)
@@ -258,7 +262,7 @@ class Chain(Responses):
         ids = segments.segment_ids(boundaries)
         batch.segment_ids = ids.where(mask_t.bool(), -1)
         # sums over processes, and over the calls of a batch, are totals then
-        n, one = config.rollouts_per_state, 0.0 if policy.log.is_further_call else 1 / policy.processes.count
+        one = 0.0 if policy.log.is_further_call else 1 / policy.processes.count
         stats = {
             "segments_per_response": (boundaries.sum(), len(inputs)),
             "responses_without_segments": ((~boundaries.any(-1)).sum(), len(inputs)),

@@ -218,6 +218,10 @@ class TrlEngine(TrlScoring):
     @torch.no_grad()
     def behavior_logps(self, batch: dict[str, Any]) -> torch.Tensor:
         """Log-probabilities (nats) of TRL's batch under the current policy, shape (B, T). Collective."""
+        return self.policy_logps(batch)
+
+    def policy_logps(self, batch: dict[str, Any]) -> torch.Tensor:
+        """[`behavior_logps`] with a gradient."""
         trainer, args = self._trainer, self.args
         size = args.per_device_train_batch_size if trainer.model.training else args.per_device_eval_batch_size
         others = {key: batch[key] for key in keys.FORWARD if key in batch}

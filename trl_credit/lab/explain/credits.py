@@ -1,7 +1,7 @@
 """The effective credit that an algorithm would give to responses from another run or another algorithm."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from ...loss.assignment import log_weight_of
 from ...loss.belief import correct_columns
 from ...loss.contract import Contract, algorithm
 from ...loss.loss_pass import policy_credit
+from ...loss.normalizer import Normalizer
 from ...loss.order import in_batch, in_loss, outcome_advantages
 from ...loss.statistics import with_statistics
 from ...observe.captured import columns_of
@@ -34,12 +35,14 @@ class Explained:
             weighted by |A| ([`~trl_credit.credit.gradient.travelled`]). `None` for a weight of whole responses or
             turns, NaN if unknown.
         note: A remark, or "".
+        divisors: What the loss divides the credit of each response by, up to a factor that all responses share.
     """
 
     name: str
     shard: Shard
     horizon: float | None
     note: str = ""
+    divisors: Sequence[float] = ()
 
 
 def explain(
@@ -88,7 +91,8 @@ def explain(
         **({} if seed is None else {"generator": torch.Generator().manual_seed(seed)}),
     )
     credit = Contract(used, max=lambda n: n).credit(tokens, config)
-    columns, horizon = _columns(config, tokens, credit, carries_loss=used.carries_loss)
+    reached_t = _reached(config, tokens)
+    columns, horizon = _columns(config, tokens, credit, carries_loss=used.carries_loss, reached_t=reached_t)
     responses = []
     for i, response in enumerate(shard.responses):
         n = len(response["tokens"])
@@ -103,7 +107,8 @@ def explain(
         "trainer": None,
         "settings": settings_of(config),
     }
-    return Explained(name, Shard(header, {}, responses), horizon, note)
+    divisors = Normalizer(config).divisors(tokens).expand(len(responses), 1)[:, 0].tolist()
+    return Explained(name, Shard(header, {}, responses), horizon, note, divisors)
 
 
 def _tokens(
@@ -114,7 +119,7 @@ def _tokens(
     old_t, logp_t, entropy_t = (_column(responses, n) for n in ("old_logprobs", "trainer_logprobs", "entropy"))
     logp_t = old_t if logp_t is None else logp_t
     old_t = logp_t if old_t is None else old_t
-    by_entropy = config.selector not in ("none", "random")
+    by_entropy = config.selector not in ("none", "random") or config.top_entropy_quantile < 1.0
     for is_missing, what in (
         (config.td_upper_bound, "td_upper_bound=True needs π(EOS) at each token, which responses do not hold"),
         (logp_t is None, "these responses have no log-probabilities: give --model"),
@@ -158,12 +163,20 @@ def _turns(responses: list[dict[str, Any]], written_t: torch.Tensor) -> torch.Te
     return pad_sequence([torch.tensor(x) for x in known], batch_first=True, padding_value=-1)
 
 
+def _reached(config: CreditConfig, tokens: Tokens) -> torch.Tensor | None:
+    """The tokens that TRL's `top_entropy_quantile` keeps, shape (B, T): those above a quantile of all responses."""
+    if config.top_entropy_quantile == 1.0:
+        return None
+    inside = tokens.mask_t.bool()
+    return inside & (tokens.entropy_t >= tokens.entropy_t[inside].quantile(1 - config.top_entropy_quantile))
+
+
 def _columns(
-    config: CreditConfig, tokens: Tokens, credit: Credit, *, carries_loss: bool
+    config: CreditConfig, tokens: Tokens, credit: Credit, *, carries_loss: bool, reached_t: torch.Tensor | None
 ) -> tuple[dict[str, torch.Tensor | None], float | None]:
     """The columns of a rollout log, each (B, T), and the effective horizon in tokens."""
     of_response = config.importance == "sequence" and credit.log_weight is None
-    columns, horizon = columns_of(config, credit, tokens, carries_loss=carries_loss), None
+    columns, horizon = columns_of(config, credit, tokens, carries_loss=carries_loss, reached_t=reached_t), None
     if not of_response and config.importance != "turn":
         size_t = torch.where(columns["policy_mask"], columns["advantages"].abs(), 0.0)
         log_weight_t = log_weight_of(config, credit, tokens)
@@ -171,7 +184,7 @@ def _columns(
         horizon = (moved / total).item() if total > 0 else 0.0
     columns |= {
         "segment_ids": tokens.segment_ids if config.rollouts != "none" else None,
-        "credit": policy_credit(config, tokens, credit),
+        "credit": policy_credit(config, tokens, credit, factors=[] if reached_t is None else [reached_t]),
     }
     return {name: x.int() if x is not None and x.dtype == torch.bool else x for name, x in columns.items()}, horizon
 

@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies of responses, computed by one forward pass of a model per response."""
+"""Log-probabilities, entropies and score sizes of responses, computed by one forward pass of a model per response."""
 
 from typing import Any
 
@@ -42,8 +42,8 @@ def _completion_ids(tokenizer: PreTrainedTokenizerBase, response: dict[str, Any]
 
 
 def measured(shard: Shard, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Shard:
-    """The responses with their tokens, and with `trainer_logprobs` and `entropy` of a model at their sampling
-    temperature, that of the header.
+    """The responses with their tokens, and with `trainer_logprobs`, `entropy` and `gini` of a model at their sampling
+    temperature, that of the header. `gini` is 1 − Σ_a p_a², the mean squared size of the score in the logits.
 
     Log-probabilities under π_old are kept if the responses have them; otherwise π_old is the model.
 
@@ -60,22 +60,24 @@ def measured(shard: Shard, model: PreTrainedModel, tokenizer: PreTrainedTokenize
             raise ValueError(f"{where}: its {'prompt' if ids else 'completion'} has no token, so it has no probability")
         if (largest := max(*ids, *prompt)) >= size:
             raise ValueError(f"{where}: token id {largest} is not one of the model's {size:,}: is it another model's?")
-        logps, entropies = _logps_and_entropies(model, prompt, ids, temperature=shard.header["temperature"])
+        logps, entropies, gini = _columns(model, prompt, ids, temperature=shard.header["temperature"])
         columns = {"token_ids": ids, "tokens": texts.of(ids), "trainer_logprobs": logps, "entropy": entropies}
+        columns["gini"] = gini
         old = response.get("old_logprobs") or ()
         responses.append({**response, **columns, "old_logprobs": old if len(old) == len(ids) else logps})
     return Shard(shard.header, shard.trees, responses)
 
 
 @torch.no_grad()
-def _logps_and_entropies(
+def _columns(
     model: PreTrainedModel, prompt: list[int], completion: list[int], *, temperature: float
-) -> tuple[list[float], list[float]]:
+) -> tuple[list[float], list[float], list[float]]:
     ids = torch.tensor([prompt + completion], device=model.device)
     logits = model(ids, logits_to_keep=len(completion) + 1).logits[0, :-1]
-    logps, entropies = [], []
+    logps, entropies, gini = [], [], []
     for part, chosen in zip(logits.split(_CHUNK), ids[0, -len(completion) :].split(_CHUNK), strict=True):
         log_t = (part.float() / temperature).log_softmax(-1)
         logps += log_t.gather(-1, chosen.unsqueeze(-1)).squeeze(-1).tolist()
         entropies += (-(log_t.exp() * log_t).nan_to_num().sum(-1)).tolist()
-    return logps, entropies
+        gini += (1 - (2 * log_t).exp().sum(-1)).tolist()
+    return logps, entropies, gini

@@ -1,6 +1,6 @@
 """Advantages of algorithms with segments, by continuations that a model samples."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,13 +9,14 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...config import CreditConfig
-from ...data.prompts import prompt_ids
 from ...loss import keys
 from ...loss.batch import Batch
 from ...observe.schema import MAX_ANSWER, Shard
 from ...rewards.signature import GIVEN, required_parameters
 from ...rollouts.chain import Chain
 from ...rollouts.replay import Row, padded_rows
+from ...trainer.engine import TrlEngine
+from ...trainer.engine_calls import temporarily
 from ...trainer.named import ALGORITHMS
 from .credits import groups_of, rewards_of
 
@@ -41,7 +42,24 @@ def rolled_out(
     Raises:
         ValueError: the reward function needs a field that the responses lack.
     """
+    rows = dataset_rows(shard, reward)
+    config_class, trainer_class = ALGORITHMS[name]
     groups = groups_of(shard.responses)
+    size, length = max(map(len, groups)), max(len(response["tokens"]) for response in shard.responses)
+    sizes = {"num_generations": size, "per_device_train_batch_size": size, "max_completion_length": length}
+    temperature = shard.header.get("temperature") or 1.0
+    config = config_class(**sizes, save_strategy="no", temperature=temperature, **settings)
+    trainer = trainer_class(model, reward, config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    torch.manual_seed(config.seed)
+    return config, segment_credit(trainer.engine, config, shard, rows)
+
+
+def dataset_rows(shard: Shard, reward: Callable) -> list[dict[str, Any]]:
+    """For each response the row of its data set, as far as the response holds it.
+
+    Raises:
+        ValueError: the reward function needs a field that the responses lack.
+    """
     # a log may hold another answer than the reward function got in training: a solution, a number, or a shortened text
     is_whole = all(len(str(response.get("answer"))) < MAX_ANSWER for response in shard.responses)
     is_other = "schema" in shard.header and not (shard.header.get("has_answer_column") and is_whole)
@@ -50,32 +68,39 @@ def rolled_out(
         raise ValueError(
             f"--reward needs {missing[0]!r}, which these rollouts do not hold: give them as JSONL with that field"
         )
-    config_class, trainer_class = ALGORITHMS[name]
-    size, length = max(map(len, groups)), max(len(response["tokens"]) for response in shard.responses)
-    sizes = {"num_generations": size, "per_device_train_batch_size": size, "max_completion_length": length}
-    temperature = shard.header.get("temperature") or 1.0
-    config = config_class(**sizes, save_strategy="no", temperature=temperature, **settings)
-    trainer = trainer_class(model, reward, config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
-    torch.manual_seed(config.seed)
-    advantages, ids = torch.zeros(len(rows), length, dtype=torch.float64), torch.full((len(rows), length), -1)
-    for places in groups:
-        responses = [shard.responses[place] for place in places]
-        logps = [torch.tensor([x or 0.0 for x in response["old_logprobs"]]) for response in responses]
-        old_logp_t = pad_sequence(logps, batch_first=True).to(trainer.processes.device)
-        token_ids = [
-            (r.get("prompt_token_ids") or prompt_ids(tokenizer, r["prompt"]), r["token_ids"]) for r in responses
-        ]
-        data = padded_rows(
-            [Row("", prompt, response, (), ()) for prompt, response in token_ids], pad_token_id=tokenizer.pad_token_id
-        )
-        data = {name: x.to(trainer.processes.device) for name, x in data.items()} | {keys.OLD_LOGPS: old_logp_t}
-        rewards = rewards_of(responses).to(trainer.processes.device)
-        batch = Batch(data, rewards, rewards.unsqueeze(1), rewards, rank=0)
-        credit = Chain(trainer.engine).credit(batch, [rows[place] for place in places])
-        width = old_logp_t.size(1)
-        advantages[places, :width], ids[places, :width] = credit.advantages.double().cpu(), batch.segment_ids.cpu()
+    return rows
+
+
+def segment_credit(
+    engine: TrlEngine, config: CreditConfig, shard: Shard, rows: Sequence[dict[str, Any]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages and segment numbers of a chain algorithm, shapes (B, T), from continuations by an engine.
+
+    `config` is the algorithm's. Sampling, length and rewards are those of the engine's trainer.
+    """
+    length = max(len(response["tokens"]) for response in shard.responses)
+    advantages = torch.zeros(len(rows), length, dtype=torch.float64)
+    ids = torch.full((len(rows), length), -1)
+    with temporarily(engine, args=config):
+        for places in groups_of(shard.responses):
+            batch = batch_of([shard.responses[place] for place in places], engine)
+            credit = Chain(engine).credit(batch, [rows[place] for place in places])
+            advantages[places, : batch.width] = credit.advantages.double().cpu()
+            ids[places, : batch.width] = batch.segment_ids.cpu()
     inside = pad_sequence([torch.ones(len(response["tokens"])) for response in shard.responses], batch_first=True)
-    return config, (advantages * inside, ids)
+    return advantages * inside, ids
+
+
+def batch_of(responses: Sequence[dict[str, Any]], engine: TrlEngine) -> Batch:
+    """Measured responses as a batch of a trainer."""
+    device = engine.processes.device
+    prompts = [r.get("prompt_token_ids") or engine.tokenize([r["prompt"]])[0] for r in responses]
+    rows = [Row("", prompt, r["token_ids"], (), ()) for prompt, r in zip(prompts, responses, strict=True)]
+    data = {name: x.to(device) for name, x in padded_rows(rows, pad_token_id=engine.pad_token_id).items()}
+    logps = [torch.tensor([x or 0.0 for x in response["old_logprobs"]]) for response in responses]
+    data[keys.OLD_LOGPS] = pad_sequence(logps, batch_first=True).to(device)
+    rewards = rewards_of(responses).to(device)
+    return Batch(data, rewards, rewards.unsqueeze(1), rewards, rank=0)
 
 
 def _dataset_row(response: dict[str, Any], *, without: str | None) -> dict[str, Any]:

@@ -1,0 +1,308 @@
+"""Credit against the truth, and what runs learned with it, for docs/results/true_credit.md.
+
+python benchmarks/true_credit.py audit demo                   # a part: demo, demo_hum, sums, sums_50, sums_150, worked
+python benchmarks/true_credit.py audit sums --model FOLDER    # parts of a language model need one
+python benchmarks/true_credit.py learn --model FOLDER         # the runs on sums that learning.jsonl lacks
+python benchmarks/true_credit.py tables                       # the page's tables, from the raw data, without a model
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import hum
+import numpy as np
+import pandas as pd
+from pages import RESULTS, table, write
+from scipy.stats import spearmanr
+from sums import write_sums, write_worked_sums
+
+from trl_credit.lab.audit.scores import Estimate, compare
+from trl_credit.lab.comparison.histories import read_history
+from trl_credit.lab.comparison.results import compare_results
+from trl_credit.lab.statistics import paired_t
+
+
+FOLDER = RESULTS / "true_credit"
+HERE = Path(__file__).resolve().parent
+SINGLE = (
+    "grpo",
+    "s_trace",
+    "p_trace",
+    "grpo_lambda",
+    "random=s_trace --selector random",
+    "top_20=grpo --top_entropy_quantile 0.2",
+    "s_trace_99=s_trace --trace_lambda 0.99",
+    "s_trace_50=s_trace --selective_rate 0.5",
+    "trace_alone=grpo --importance lambda_trace --trace_lambda 0.99",
+    "trace_both=grpo --importance lambda_trace --trace_lambda 0.99 --trace_style both",
+    "weight_past=grpo --loss_weight trace_past --trace_lambda 0.99",
+    "weight_future=grpo --loss_weight trace_future --trace_lambda 0.99",
+    "floor=grpo --advantage_floor -0.1",
+)
+OTHERS = ("dapo", "gspo", "gspo_token", "ha_dw", "opo", "fipo", "clip_cov", "kl_cov")
+CHAINS = ("vine_ppo", "spo_chain")
+PARTS = ("demo", "demo_hum", "sums", "sums_50", "sums_150", "worked")
+
+
+LEARNED = {
+    "grpo": "--algo grpo",
+    "s_trace": "--algo s_trace",
+    "p_trace": "--algo p_trace",
+    "grpo_lambda": "--algo grpo_lambda",
+    "random": "--algo s_trace --selector random",
+    "top_20": "--algo grpo --top_entropy_quantile 0.2",
+    "vine_ppo": "--algo vine_ppo --num_iterations 1",
+}
+LEARNED_LABELS = {  # names in audits
+    "s_trace": "S-trace",
+    "p_trace": "P-trace",
+    "grpo_lambda": "GRPO-λ",
+    "random": "random",
+    "top_20": "top_20",
+    "vine_ppo": "VinePPO",
+}
+HUM = {"s_trace": "S-trace", "s_trace_99": "s_trace_99", "random": "random", "p_trace": "P-trace", "top_20": "top_20"}
+HUM |= {
+    "trace": "trace_alone",
+    "grpo_lambda": "GRPO-λ",
+    "floor": "floor",
+    "vine_ppo": "VinePPO",
+    "spo_chain": "SPO-chain",
+}
+AUDITED = ("S-trace", "GRPO-λ", "P-trace", "SPO-chain", "HA-DW", "DAPO", "Dr. GRPO", "OPO", "VinePPO")
+LABELS = {
+    "random": "S-trace, random selector",
+    "top_20": "top 20 % by entropy",
+    "s_trace_99": "S-trace, λ = 0.99",
+    "s_trace_50": "S-trace, ρ = 0.5",
+    "trace_alone": "GRPO-λ, trace alone",
+    "trace_both": "GRPO-λ, trace `both`",
+    "weight_past": "GRPO-λ, ε-weight of the past",
+    "weight_future": "GRPO-λ, ε-weight of the future",
+    "floor": "GRPO with floor −0.1",
+    "first_3": "the first three tokens alone (an oracle)",
+}
+COLUMNS = {"progress": 3, "progress difference": 3, "aim": 2, "aim difference": 2, "bias": 2, "signal": 3}
+LEARNING = FOLDER / "learning.jsonl"
+RATES, EQUAL, SEEDS, TUNING = ("4e-6", "8e-6", "1.6e-5"), "8e-6", (1, 2, 3), (100,)
+
+
+def sums_flags(data: Path, model: str | None) -> str:
+    """The flags of audits and runs on sums of two numbers."""
+    write_sums(data / "sums.jsonl")
+    task = f"--dataset_name {data}/sums.jsonl --reward {HERE}/sums.py:first_number --max_completion_length 6"
+    return f"{of_model(model)} {task}"
+
+
+def of_model(model: str | None) -> str:
+    """The flags of a language model's parts."""
+    return (
+        f"--model_name_or_path {model} --dtype float32 --bf16 false --use_cpu true --prompt_style text:{{problem}} "
+        "--num_generations 8 --per_device_train_batch_size 32"
+    )
+
+
+def audit(part: str, model: str | None, work: Path) -> None:
+    """Audits a part by the command, and keeps what the tables need."""
+    work.mkdir(parents=True, exist_ok=True)
+    few = [*(f"--algo={name}" for name in SINGLE[:6])]
+    if part.startswith("demo"):
+        names = (*SINGLE, *(OTHERS if part == "demo" else ()), *CHAINS)
+        sizes = "--batches 50 --responses 72" if part == "demo" else "--batches 20 --continuations 16"
+        words = [*(f"--algo={name}" for name in names), "--dataset_name", part, *sizes.split()]
+    elif part == "worked":
+        write_worked_sums(work / "worked.jsonl")
+        flags = f"--dataset_name {work}/worked.jsonl --reward {HERE}/sums.py:after_so --max_completion_length 80"
+        words = [
+            *few,
+            *of_model(model).split(),
+            *flags.split(),
+            *"--batches 8 --responses 24 --continuations 16 --token_budget 150000".split(),
+        ]
+    else:
+        words = [
+            *few,
+            f"--algo={CHAINS[1]}",
+            f"--credit=first_3={HERE}/sums.py:first_three",
+            *sums_flags(work, model).split(),
+        ]
+    folder = work / part
+    command = [sys.executable, "-m", "trl_credit", "audit", *words, "--output_dir", str(folder)]
+    subprocess.run(command, check=True)
+    (FOLDER / part).mkdir(parents=True, exist_ok=True)
+    for name in ("audit.json", "tokens.parquet"):
+        shutil.copy(folder / name, FOLDER / part / name)
+    with np.load(folder / "gradients.npz") as file:
+        np.savez_compressed(FOLDER / part / "gradients.npz", **{name: file[name].astype(np.float32) for name in file})
+
+
+def read(part: str) -> dict[str, Any]:
+    """The scores of a part."""
+    return json.loads((FOLDER / part / "audit.json").read_text(encoding="utf-8"))
+
+
+def done() -> list[str]:
+    """The parts that were run."""
+    return [part for part in PARTS if (FOLDER / part / "audit.json").exists()]
+
+
+def recomputed(part: str) -> dict[str, dict[str, Estimate]]:
+    """The scores of a part, from its tokens and products of gradients. The sign's are not exact: its least standard
+    deviation depends on the continuations."""
+    tokens = pd.read_parquet(FOLDER / part / "tokens.parquet")
+    names = [name.removeprefix("credit: ") for name in tokens if name.startswith("credit: ")]
+    with np.load(FOLDER / part / "gradients.npz") as file:
+        gradients = {name: file[name].astype(float) for name in names}
+    return compare(tokens, {name: tokens[f"credit: {name}"].to_numpy() for name in names}, gradients, floor=0.0)
+
+
+def audit_table(part: str) -> str:
+    """Progress and aim of a part's algorithms."""
+    whole, rows = read(part), []
+    for name, of in whole["scores"].items():
+        cells = [in_words(of[column], digits) for column, digits in COLUMNS.items()]
+        rows.append([LABELS.get(name, name), *cells])
+    if whole["best_progress"] is not None:
+        rows.append(["ΔV itself", f"{whole['best_progress']:.3f}", *["–"] * (len(COLUMNS) - 1)])
+    heads = ["minus GRPO's" if "difference" in column else column for column in COLUMNS]
+    return table([part.replace("_", " "), *heads], rows)
+
+
+def in_words(estimate: dict[str, float | None], digits: int) -> str:
+    """A value with half of its interval; bold where a difference's interval is without 0."""
+    if estimate["value"] is None:
+        return "–"
+    half = (estimate["high"] - estimate["low"]) / 2
+    return f"{estimate['value']:.{digits}f} ± {half:.{digits}f}".replace("-", "−")
+
+
+def run_of(name: str, rate: str, seed: int, flags: str) -> list[float]:
+    """The reward of each of 40 updates. Raises `CalledProcessError` if the run failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = f"{LEARNED[name]} {flags} --beta 0 --lr_scheduler_type constant --max_steps 40 --logging_steps 1"
+        words += f" --log_credit 0 --report_to none --save_only_model true --learning_rate {rate} --seed {seed}"
+        words += f" --output_dir {folder}"
+        subprocess.run([sys.executable, "-m", "trl_credit", "train", *words.split()], check=True, capture_output=True)
+        return [round(x, 5) for x in read_history(folder).values.tolist()]
+
+
+def runs() -> dict[tuple[str, str, int], float]:
+    """The area of each run: its mean reward."""
+    lines = LEARNING.read_text(encoding="utf-8").splitlines() if LEARNING.exists() else []
+    rows = map(json.loads, lines)
+    return {(row["entry"], row["rate"], row["seed"]): float(np.mean(row["reward"])) for row in rows}
+
+
+def learn(model: str, work: Path) -> None:
+    """Trains what the file lacks: all rates on the tuning seed, and on the seeds of the verdict each algorithm at the
+    equal rate and at its best one."""
+    work.mkdir(parents=True, exist_ok=True)
+    flags = sums_flags(work, model)
+    for phase in ("tuning", "verdict"):
+        areas = runs()
+        tuning = [(name, rate, seed) for name in LEARNED for rate in RATES for seed in TUNING]
+        rates = {name: {EQUAL, best_rate(areas, name)} for name in LEARNED} if phase == "verdict" else {}
+        verdict = [(name, rate, seed) for seed in SEEDS for name, of in rates.items() for rate in sorted(of)]
+        for unit in tuning if phase == "tuning" else verdict:
+            if unit not in areas:
+                reward = run_of(*unit, flags)
+                with LEARNING.open("a", encoding="utf-8") as file:
+                    file.write(
+                        json.dumps(dict(zip(("entry", "rate", "seed"), unit, strict=True), reward=reward)) + "\n"
+                    )
+                print(*unit, f"{np.mean(reward):.3f}", flush=True)
+
+
+def best_rate(areas: dict[tuple[str, str, int], float], name: str) -> str:
+    """The rate with the largest area on the tuning seeds."""
+    known = [rate for rate in RATES if all((name, rate, seed) in areas for seed in TUNING)]
+    return max(known, key=lambda rate: np.mean([areas[name, rate, seed] for seed in TUNING]), default=EQUAL)
+
+
+def learning_table() -> str:
+    """Area minus GRPO's on the sums, at equal and at tuned rates, beside what the audit said before training."""
+    areas, scores, rows = runs(), read("sums")["scores"], []
+    for name, label in LEARNED_LABELS.items():
+        cells = []
+        for own, base in ((EQUAL, EQUAL), (best_rate(areas, name), best_rate(areas, "grpo"))):
+            seeds = [s for s in SEEDS if (name, own, s) in areas and ("grpo", base, s) in areas]
+            pairs = [areas[name, own, s] - areas["grpo", base, s] for s in seeds]
+            test = paired_t(pairs) if len(pairs) > 1 else None
+            half = "" if test is None or test.high is None else f" ± {test.high - test.value:.3f}"
+            cells.append(
+                "–" if test is None else f"{test.value:+.3f}{half} ({own})".replace("-", "−").replace("e−", "e-")
+            )
+        of = scores.get(label)
+        said = ["–", "–"] if of is None else [in_words(of[x], 3) for x in ("progress difference", "aim difference")]
+        rows.append([LABELS.get(label, label), *said, *cells])
+    return table(["minus GRPO's", "progress", "aim", "area, equal rate", "area, tuned"], rows)
+
+
+def predicted_table() -> str:
+    """Rank correlations, over algorithms, of what audits say and what runs learned."""
+    areas = runs()
+    learned = {
+        "sums, rate 8e-6": ("sums", _learned(areas, tuned=False)),
+        "sums, tuned": ("sums", _learned(areas, tuned=True)),
+    }
+    results = json.loads((RESULTS / "embedded" / "results.json").read_text(encoding="utf-8"))
+    verdict = {row.label: row.test.value for row in compare_results(results, "area")}
+    learned["`demo`, rate 1e-4"] = ("demo", {name: x for name, x in verdict.items() if name in AUDITED})
+    every = hum.read()
+    for what, tuned in (("`demo_hum`, rate 2.5e-5", False), ("`demo_hum`, tuned", True)):
+        own = {label: hum.against_grpo(every, name, tuned=tuned).value for name, label in HUM.items()}
+        learned[what] = ("demo_hum", own)
+    rows = []
+    for what, (part, difference) in learned.items():
+        if part in done():
+            scores, names = read(part)["scores"], [name for name in difference if name in read(part)["scores"]]
+            cells = []
+            for measure in ("progress difference", "aim difference"):
+                known = [n for n in names if scores[n][measure]["value"] is not None]
+                rank = spearmanr([scores[n][measure]["value"] for n in known], [difference[n] for n in known]).statistic
+                cells.append(f"{rank:.2f}".replace("-", "−"))
+            rows.append([what, str(len(names)), *cells])
+    return table(["runs", "algorithms", "rank correlation with progress", "with aim"], rows)
+
+
+def _learned(areas: dict[tuple[str, str, int], float], *, tuned: bool) -> dict[str, float]:
+    """Mean area minus GRPO's of each algorithm that was audited."""
+    base = best_rate(areas, "grpo") if tuned else EQUAL
+    learned = {}
+    for name, label in LEARNED_LABELS.items():
+        own = best_rate(areas, name) if tuned else EQUAL
+        seeds = [s for s in SEEDS if (name, own, s) in areas and ("grpo", base, s) in areas]
+        if seeds:
+            learned[label] = float(np.mean([areas[name, own, s] - areas["grpo", base, s] for s in seeds]))
+    return learned
+
+
+def page_tables() -> dict[str, str]:
+    """The tables of the page by name."""
+    tables = {part: audit_table(part) for part in done()}
+    return tables | {"learning": learning_table(), "predicted": predicted_table()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("audit", "learn", "tables"))
+    parser.add_argument("part", nargs="?", choices=PARTS)
+    parser.add_argument("--model", help="folder or id of a language model")
+    parser.add_argument("--work", type=Path, default=Path("true_credit"), help="folder for what a resume needs")
+    args = parser.parse_args()
+    if args.what == "audit":
+        audit(args.part, args.model, args.work)
+    elif args.what == "learn":
+        learn(args.model, args.work)
+    else:
+        write(RESULTS / "true_credit.md", page_tables())
+
+
+if __name__ == "__main__":
+    main()
