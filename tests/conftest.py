@@ -124,6 +124,13 @@ def no_deepspeed_configuration_is_left():
     unset_hf_deepspeed_config()
 
 
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """The folder of a test, which is the working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 @pytest.fixture(scope="module")
 def sampler() -> TransformersSampler:
     """Of the embedded model."""
@@ -155,30 +162,14 @@ def sums(n_prompts: int) -> Dataset:
 
 def build_trainer(model, folder, algo="base", *, reward_funcs=count_a, n_prompts=64, trainer_kwargs=None, **settings):
     config_class, trainer_class = PAIRS[algo] if isinstance(algo, str) else algo
-    defaults = {
-        "output_dir": str(folder),
-        "use_cpu": True,
-        "bf16": False,
-        "report_to": "none",
-        "per_device_train_batch_size": 8,
-        "num_generations": 4,
-        "max_completion_length": 8,
-        "learning_rate": 1e-3,
-        "max_steps": 2,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "disable_tqdm": True,
-    }
+    defaults = {"output_dir": str(folder), "use_cpu": True, "bf16": False, "report_to": "none", "disable_tqdm": True}
+    defaults |= {"per_device_train_batch_size": 8, "num_generations": 4, "max_completion_length": 8}
+    defaults |= {"learning_rate": 1e-3, "max_steps": 2, "logging_steps": 1, "save_strategy": "no"}
     if issubclass(config_class, trl_credit.CreditConfig):
         small = {"tree_branching": [2, 2, 2], "tree_segment_length": 2}
         defaults |= active_part(small, {**knob_defaults(config_class), **small, **settings})
-    arguments = {
-        "model": model,
-        "reward_funcs": reward_funcs,
-        "args": config_class(**{**defaults, **settings}),
-        "train_dataset": sums(n_prompts),
-    }
-    return trainer_class(**arguments | (trainer_kwargs or {}))
+    arguments = {"model": model, "reward_funcs": reward_funcs, "train_dataset": sums(n_prompts)}
+    return trainer_class(**{**arguments, "args": config_class(**defaults | settings), **(trainer_kwargs or {})})
 
 
 @pytest.fixture
@@ -302,13 +293,6 @@ def batch_of(inputs: dict) -> BatchTokens:
 def toy_inputs(mask: torch.Tensor, **tensors) -> dict:
     """A dict of the shape TRL makes, for completions of which `mask` (B, T) are the loss tokens."""
     batch, length = mask.shape
-    ones = torch.ones(batch, length, dtype=torch.long)
-    return {
-        "prompt_ids": torch.ones(batch, 2, dtype=torch.long),
-        "prompt_mask": torch.ones(batch, 2, dtype=torch.long),
-        "completion_ids": ones,
-        "completion_mask": ones,
-        "tool_mask": mask,
-        "num_items_in_batch": mask.sum(),
-        **tensors,
-    }
+    prompts = {name: torch.ones(batch, 2, dtype=torch.long) for name in ("prompt_ids", "prompt_mask")}
+    completions = dict.fromkeys(("completion_ids", "completion_mask"), torch.ones(batch, length, dtype=torch.long))
+    return {**prompts, **completions, "tool_mask": mask, "num_items_in_batch": mask.sum(), **tensors}

@@ -38,14 +38,8 @@ def make_agent(tmp_path, monkeypatch):
         folder = chosen.pop("output_dir", str(tmp_path / "run"))
         shared = {"report_to": "none", "save_strategy": "no", "bf16": False, "disable_tqdm": True}
         args = config_class(folder, **{**shared, **chosen})
-        trainer = trainer_class(
-            TASK.model_path,
-            rewards,
-            args,
-            train_dataset=agent_dataset(8) if data is None else data,
-            environment_factory=environment,
-            **(trainer_kwargs or {}),
-        )
+        more = {"train_dataset": agent_dataset(8) if data is None else data, **(trainer_kwargs or {})}
+        trainer = trainer_class(TASK.model_path, rewards, args, environment_factory=environment, **more)
         texts_of_turns = iter(turns)
         trainer.asked = []  # the ids that the engine was to go on from
 

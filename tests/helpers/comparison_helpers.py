@@ -5,15 +5,8 @@ from pathlib import Path
 from trl_credit.lab.comparison.histories import History, make_history
 
 
-IDENTITY = {
-    "algorithm": "GRPO",
-    "seed": 0,
-    "rollouts": "none",
-    "batch_size": 8,
-    "generation_batch_size": 8,
-    "num_iterations": 1,
-    "num_generations": 4,
-}
+IDENTITY = {"algorithm": "GRPO", "seed": 0, "rollouts": "none", "batch_size": 8, "generation_batch_size": 8}
+IDENTITY |= {"num_iterations": 1, "num_generations": 4}
 
 
 def log_state(values, *, every=1, tokens=10.0, **more) -> dict:

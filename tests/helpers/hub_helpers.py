@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from hub_server import HubServer
+from transformers import AutoModelForCausalLM
 
 from trl_credit.hub import Repository, push
 
@@ -33,6 +34,12 @@ def run_folder(folder: Path, model: str) -> Path:
     (folder / "evaluation" / "samples").mkdir(parents=True)
     (folder / "evaluation" / "samples" / "s.jsonl").write_text("{}")
     (folder / "evaluation" / "evaluation.md").write_text("| model |\n|---|\n")
+    return folder
+
+
+def sharded(model: Path, folder: Path) -> Path:
+    """The model in shards of 20 kB."""
+    AutoModelForCausalLM.from_pretrained(model).save_pretrained(folder, max_shard_size="20KB")
     return folder
 
 

@@ -15,16 +15,10 @@ from trl_credit.passes.branches import Branches
 
 
 # windows of four micro-batches of two rows, two of which share a generation batch
-SIZES = {
-    "per_device_train_batch_size": 2,
-    "gradient_accumulation_steps": 4,
-    "steps_per_generation": 8,
-    "num_generations": 4,
-    "max_completion_length": 24,
-    "max_steps": 4,
-    "optim": "sgd",  # its steps are proportional to gradients; Adam would amplify rounding
-    "learning_rate": 0.05,
-}
+SIZES = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4, "steps_per_generation": 8}
+SIZES |= {"num_generations": 4, "max_completion_length": 24, "max_steps": 4}
+# whose steps are proportional to gradients; Adam would amplify rounding
+SIZES |= {"optim": "sgd", "learning_rate": 0.05}
 LORA = {"peft_config": LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)}
 TREE = {"tree_branching": [3, 2], "tree_segment_length": 4, "num_generations": 8}
 MASKED = {"token_mask": "probability", "probability_threshold": 0.5, "beta": 0.1}
@@ -166,6 +160,18 @@ def with_tokenizer(model: PreTrainedModel, folder: str) -> PreTrainedModel:
     """The model, for which TRL loads the tokenizer in `folder`."""
     model.config._name_or_path = str(folder)
     return model
+
+
+def logits_of(model, inputs, temperature):
+    """Logits where each token was sampled, of unpacked rows."""
+    ids, mask = (
+        torch.cat([inputs[f"{part}_{kind}"] for part in ("prompt", "completion")], 1) for kind in ("ids", "mask")
+    )
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    # one row at a time, so that nothing depends on what is beside it
+    with torch.no_grad():
+        logits = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
+    return logits[:, :-1][:, -inputs["completion_ids"].size(1) :] / temperature
 
 
 def dense(branches: Branches, rows: int, length: int) -> torch.Tensor:

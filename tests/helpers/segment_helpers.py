@@ -8,14 +8,8 @@ from worker import logged as steps_of  # noqa: F401
 
 
 CHAIN = {"rollouts": "chain", "rollouts_per_state": 3, "loss_type": "dapo"}
-TREE = {
-    "rollouts": "tree",
-    "tree_branching": [3, 2],
-    "tree_segment_length": 3,
-    "loss_type": "dapo",
-    "per_device_train_batch_size": 16,
-    "num_generations": 8,
-}
+TREE = {"rollouts": "tree", "tree_branching": [3, 2], "tree_segment_length": 3, "loss_type": "dapo"}
+TREE |= {"per_device_train_batch_size": 16, "num_generations": 8}
 
 
 def batches(trainer):

@@ -17,17 +17,9 @@ from transformers import (
 
 CHARACTERS = "0123456789+-=;abcdef"  # what the tests' tokenizers know, by `make_tokenizer`
 LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 2}
-QWEN3 = {
-    **LAYERS,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "max_position_embeddings": 1024,  # a tool in the prompt has some hundreds of characters
-    "eos_token_id": 1,
-    "pad_token_id": 0,
-    "bos_token_id": None,
-}
+QWEN3 = {**LAYERS, "hidden_size": 32, "intermediate_size": 64, "num_key_value_heads": 1, "head_dim": 16}
+# a tool in the prompt has some hundreds of characters
+QWEN3 |= {"max_position_embeddings": 1024, "eos_token_id": 1, "pad_token_id": 0, "bos_token_id": None}
 
 
 def tiny_qwen3(tokenizer: PreTrainedTokenizerFast, *, seed: int = 0, **changes: Any) -> Qwen3ForCausalLM:

@@ -3,18 +3,14 @@
 import torch
 
 
+P_TRACE = {"importance": "eligible", "trace_unit": "turn"}
+S_TRACE = {**P_TRACE, "selector": "entropy", "selective_rate": 0.5}
 TURN_FORMS = {
     "turn": {"importance": "turn"},
     "turn_token": {"importance": "turn_token"},
-    "p_trace": {"importance": "eligible", "trace_unit": "turn"},
-    "s_trace": {"importance": "eligible", "trace_unit": "turn", "selector": "entropy", "selective_rate": 0.5},
-    "own left in": {
-        "importance": "eligible",
-        "trace_unit": "turn",
-        "selector": "entropy",
-        "selective_rate": 0.5,
-        "leave_own_out": False,
-    },
+    "p_trace": P_TRACE,
+    "s_trace": S_TRACE,
+    "own left in": {**S_TRACE, "leave_own_out": False},
     "lambda": {"importance": "lambda_trace", "trace_unit": "turn"},
     "lambda both": {"importance": "lambda_trace", "trace_unit": "turn", "trace_style": "both"},
 }

@@ -55,29 +55,13 @@ def response(
     clipped = [int((w > 0.247 and advantage > 0) or (w < -0.223 and advantage < 0)) for w in weight]
     ones = [1] * len(tokens)
     credit = [advantage * (2.718281828**w) * (1 - c) for w, c in zip(weight, clipped, strict=True)]
-    return {
-        "group": group,
-        "index": index,
-        "prompt": PROMPT,
-        "completion": text,
-        "reward": reward,
-        "rewards": {"accuracy": reward, "format": 1.0},
-        "truncated": False,
-        "token_ids": [zlib.crc32(token.encode()) % 150_000 for token in tokens],
-        "tokens": tokens,
-        "loss_mask": ones,
-        "policy_mask": ones,
-        "advantages": [advantage] * len(tokens),
-        "inference_logprobs": [min(x + rng.gauss(0, 0.004), -1e-5) for x in old],
-        "old_logprobs": old,
-        "trainer_logprobs": now,
-        "entropy": entropy,
-        "log_weight": weight,
-        "is_clipped": clipped,
-        "credit": credit,
-        **dict.fromkeys(NOT_OF_GRPO),
-        **fields,
-    }
+    row = {"group": group, "index": index, "prompt": PROMPT, "completion": text, "reward": reward}
+    row |= {"rewards": {"accuracy": reward, "format": 1.0}, "truncated": False}
+    row |= {"token_ids": [zlib.crc32(token.encode()) % 150_000 for token in tokens], "tokens": tokens}
+    row |= {"loss_mask": ones, "policy_mask": ones, "advantages": [advantage] * len(tokens)}
+    row |= {"inference_logprobs": [min(x + rng.gauss(0, 0.004), -1e-5) for x in old], "old_logprobs": old}
+    row |= {"trainer_logprobs": now, "entropy": entropy, "log_weight": weight, "is_clipped": clipped, "credit": credit}
+    return row | dict.fromkeys(NOT_OF_GRPO) | fields
 
 
 def with_trace(row: dict[str, Any], *, decay: float, rate: float = 0.2) -> dict[str, Any]:
@@ -95,18 +79,9 @@ def with_trace(row: dict[str, Any], *, decay: float, rate: float = 0.2) -> dict[
 
 def header(algorithm: str, *, step: int = 10, **fields: Any) -> dict[str, Any]:
     """The first line of a shard."""
-    return {
-        "step": step,
-        "algorithm": algorithm,
-        "trainer": f"{algorithm.replace('-', '')}Trainer",
-        "model": "Qwen/Qwen3-1.7B",
-        "settings": {},
-        "trace_decay": None,
-        "clip": [0.2, 0.28],
-        "beta": 0.0,
-        "temperature": 1.0,
-        **fields,
-    }
+    first = {"step": step, "algorithm": algorithm, "trainer": f"{algorithm.replace('-', '')}Trainer"}
+    first |= {"model": "Qwen/Qwen3-1.7B", "settings": {}, "trace_decay": None, "clip": [0.2, 0.28], "beta": 0.0}
+    return {**first, "temperature": 1.0, **fields}
 
 
 def group_of(algorithm: str, *, group: int = 0, seed: int = 0) -> list[dict[str, Any]]:

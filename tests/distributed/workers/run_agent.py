@@ -59,15 +59,9 @@ def run(case: str, rows: int, folder: str) -> None:
     scripted(trainer)
     batches, gathered = kept(trainer, "make_batch"), kept(trainer.accelerator, "gather")
     trainer.train()
-    print_result(
-        part="agent",
-        case=case,
-        collectives=len(gathered),
-        rewards=[m.batch.rewards_per_func.tolist() for m in batches],
-        advantages=[unpadded(m.advantages, m.batch.written_t) for m in batches],
-        parameters=size_of(trainer.model),
-        log=logged(trainer),
-    )
+    result = {"rewards": [m.batch.rewards_per_func.tolist() for m in batches], "collectives": len(gathered)}
+    result |= {"advantages": [unpadded(m.advantages, m.batch.written_t) for m in batches], "log": logged(trainer)}
+    print_result(part="agent", case=case, parameters=size_of(trainer.model), **result)
 
 
 def main(rows: str, folder: str) -> None:
