@@ -35,8 +35,7 @@ def trained(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def lora(trained, tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
+def lora(trained, here) -> Path:
     return Path(shutil.copytree(trained, "lora"))
 
 

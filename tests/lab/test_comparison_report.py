@@ -217,21 +217,9 @@ def test_a_gradient_is_the_baselines_if_every_ratio_is_one(algo, flags, shared, 
 # The report
 
 
-SETTINGS = {
-    "credit": None,
-    "loss_type": "grpo",
-    "beta": 0.0,
-    "epsilon": 0.2,
-    "epsilon_high": None,
-    "policy_loss": "clip",
-    "token_mask": "none",
-    "loss_weight": "none",
-    "selector": "none",
-    "trace_lambda": 0.9,
-    "gamma": 1.0,
-    "importance": "token",
-    "model": {"name": "m"},
-}
+SETTINGS = {"credit": None, "loss_type": "grpo", "beta": 0.0, "epsilon": 0.2, "epsilon_high": None}
+SETTINGS |= {"policy_loss": "clip", "token_mask": "none", "loss_weight": "none", "selector": "none"}
+SETTINGS |= {"trace_lambda": 0.9, "gamma": 1.0, "importance": "token", "model": {"name": "m"}}
 TRACE = {"importance": "eligible"}
 
 

@@ -79,8 +79,7 @@ def test_missing_lines_are_generated_and_other_samples_are_refused(tmp_path):
     assert path.read_bytes() == whole
 
 
-def test_an_overwritten_checkpoint_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_overwritten_checkpoint_is_noticed(here):
     model = save_noisy_model("checkpoint-1", 0.0)
     run("out", models=["checkpoint-1"], max_problems=2)
     model.lm_head.weight.data += 0.01
@@ -96,8 +95,7 @@ def test_an_overwritten_checkpoint_is_noticed(tmp_path, monkeypatch):
     assert weights_fingerprint(".") != before
 
 
-def test_models_and_sets_are_checked_before_the_first_evaluation(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_models_and_sets_are_checked_before_the_first_evaluation(here):
     Path("nothing").mkdir()
     for model in ("./no_such", "nothing"):
         with pytest.raises(OSError, match=f"--models '{model}'"):

@@ -1,12 +1,10 @@
 """Evaluation during training: it changes nothing, processes agree, and stale evaluations are dropped."""
 
-import json
-
 import pytest
 import run_evaluation
 import torch
 from evaluation_helpers import SMALL, run
-from processes import TORCHRUN, accelerate
+from processes import TORCHRUN, accelerate, results
 from processes import run as run_processes
 from trl import GRPOConfig, GRPOTrainer
 
@@ -96,18 +94,14 @@ def test_stale_evaluations_are_dropped(tmp_path, step):
             forget_after(folder, step)
 
 
-def results(output: str) -> list:
-    return [json.loads(x.partition("RESULT ")[2])["logged"] for x in output.splitlines() if "RESULT " in x]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["ddp", "fsdp2", pytest.param("cpu_zero3", marks=pytest.mark.deepspeed)])
 def test_two_processes_evaluate_as_one(tmp_path, capfd, layout):
     run_evaluation.main(str(tmp_path / "1"))
-    (alone,) = results(capfd.readouterr().out)
+    (alone,) = (result["logged"] for result in results(capfd.readouterr().out))
     launch = TORCHRUN if layout == "ddp" else accelerate(layout, tmp_path)
     output = run_processes(*launch, "run_evaluation.py", tmp_path / "2")
-    assert results(output) == [alone, alone] and len(alone) == 2
+    assert [result["logged"] for result in results(output)] == [alone, alone] and len(alone) == 2
     for name in ("samples/checkpoint-2/demo-demo.jsonl", "samples/checkpoint-3/demo-demo.jsonl", "evaluation.json"):
         one, two = ((tmp_path / str(n) / "evaluation" / name).read_bytes() for n in (1, 2))
         assert one == two

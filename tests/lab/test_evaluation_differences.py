@@ -18,9 +18,8 @@ FACTOR = (1.959963984540054 + 0.8416212335729143) ** 2
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, command_said):
+def call(here, command_said):
     """Runs `trl-credit eval` in an empty folder."""
-    monkeypatch.chdir(tmp_path)
     return partial(command_said, "eval")
 
 

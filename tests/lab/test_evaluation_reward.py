@@ -30,8 +30,7 @@ def chat(completions, **kwargs):
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, command_said):
-    monkeypatch.chdir(tmp_path)
+def call(here, monkeypatch, command_said):
     monkeypatch.setenv("UNIT", "m")
     Path("mine.py").write_text(REWARD)
     rows = [{"prompt": f"1+{i}=", "unit": "ms"[i % 2], "tests": [{"in": i}]} for i in range(4)]

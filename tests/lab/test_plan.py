@@ -252,9 +252,8 @@ def test_every_recipe_can_be_planned():
         assert plan.step["generated tokens"].mean <= plan.step["generated tokens"].most and plan.steps >= 1, name
 
 
-def test_a_folder_comes_before_the_table(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = tmp_path / "Qwen" / "Qwen3-4B"
+def test_a_folder_comes_before_the_table(here):
+    folder = here / "Qwen" / "Qwen3-4B"
     folder.mkdir(parents=True)
     with pytest.raises(ValueError, match="no configuration of 'Qwen/Qwen3-4B'"):
         read_shape("Qwen/Qwen3-4B")  # a folder without config.json is a mistake, not the model of the Hub
