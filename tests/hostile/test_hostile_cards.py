@@ -67,9 +67,8 @@ def card(make_trainer, tmp_path):
 
 @pytest.mark.hostile(KIND, "survived")
 @pytest.mark.parametrize("base", ["gone/model_of_alice", "/home/alice/[x](y)", "a: b\n# c"])
-def test_a_base_model_whose_folder_is_gone_is_a_local_model(card, tmp_path, monkeypatch, base):
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path)
+def test_a_base_model_whose_folder_is_gone_is_a_local_model(card, here, base):
+    (here / "gone").mkdir()
     text, _ = card(base=base)
     assert "A local model, trained further" in text and "base_model" not in text and "alice" not in text
     assert "base_model" not in ModelCard(text).data.to_dict()
@@ -86,8 +85,7 @@ def test_a_base_model_of_the_hub_is_linked(card):
 
 @pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize(
-    "name",
-    "PATH PYTHONPATH LD_PRELOAD HF_TOKEN HF_ENDPOINT HTTPS_PROXY HOME NCCL_NET_PLUGIN".split(),
+    "name", "PATH PYTHONPATH LD_PRELOAD HF_TOKEN HF_ENDPOINT HTTPS_PROXY HOME NCCL_NET_PLUGIN".split()
 )
 def test_a_recipe_does_not_set_what_is_executed_or_trusted(tmp_path, name):
     (tmp_path / "a.yaml").write_text(f"env: {{TOKENIZERS_PARALLELISM: no, {name}: elsewhere}}\nalgo: grpo\n")
@@ -137,16 +135,13 @@ def parsed(argv: list[str]) -> dict:
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)
-def test_a_recipe_gives_the_run_again(algo, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "base.yaml").write_text(
-        "max_completion_length: 40\nbeta: 0.04\nadam_beta1: 0.8\nenv: {NCCL_DEBUG: WARN}\n"
-    )
-    (tmp_path / "later.yaml").write_text("base: base.yaml\nbeta: 0.02\n")
+def test_a_recipe_gives_the_run_again(algo, here):
+    (here / "base.yaml").write_text("max_completion_length: 40\nbeta: 0.04\nadam_beta1: 0.8\nenv: {NCCL_DEBUG: WARN}\n")
+    (here / "later.yaml").write_text("base: base.yaml\nbeta: 0.02\n")
     lora = "lora_modules_to_save: [lm_head]\n" if "--use_peft" in LINES.get(algo, []) else ""
-    (tmp_path / "last.yaml").write_text(f"adam_beta1: 0.7\n{lora}")
+    (here / "last.yaml").write_text(f"adam_beta1: 0.7\n{lora}")
     # in a flag of JSON, transformers would take "1" for a number
-    (tmp_path / "more.yaml").write_text("generation_kwargs: {note: '1'}\n" if algo == "p_trace" else "")
+    (here / "more.yaml").write_text("generation_kwargs: {note: '1'}\n" if algo == "p_trace" else "")
     argv = ["--config", "later.yaml", "last.yaml", "more.yaml", "--algo", algo, *LINES.get(algo, [])]
     script, data, args, model, config = parse_arguments(argv, protocols=PROTOCOLS)
     choices = (script, data, model)
@@ -155,7 +150,7 @@ def test_a_recipe_gives_the_run_again(algo, tmp_path, monkeypatch):
     recipe = recipe_of(args, choices, Public(), more={"algo": algo, "env": config["env"]})
     chosen = {word.partition("=")[0].removeprefix("--") for word in argv} | config.keys()
     assert set(recipe) <= chosen | {"model_name_or_path"}  # what nobody chose is not there
-    (tmp_path / "recipe.yaml").write_text(to_yaml(recipe))
+    (here / "recipe.yaml").write_text(to_yaml(recipe))
     again = parsed(["--config", "recipe.yaml"])
     assert os.environ["NCCL_DEBUG"] == "WARN"
     for name in [name for part in (*choices, args) for name in public_fields(part)]:

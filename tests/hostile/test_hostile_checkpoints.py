@@ -16,7 +16,7 @@ from trl_credit.runs.checkpoints import check_layout, last_checkpoint, read_run,
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "reference model"])
 def test_what_is_missing_is_a_warning(make_trainer, tmp_path, caplog, name):
     settings = {
-        "reference model": {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1},  # never in a file
+        "reference model": {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1}  # never in a file
     }.get(name, {})
     make_trainer("grpo", max_steps=1, **settings, **SAVES).train()
     (tmp_path / "run" / "checkpoint-1" / name).unlink(missing_ok=name == "reference model")

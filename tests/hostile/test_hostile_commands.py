@@ -151,9 +151,8 @@ FILES = {
 @pytest.mark.parametrize(
     ("name", "text"), [(n, text) for n, texts in FILES.items() for text in texts], ids=lambda x: x[:30]
 )
-def test_a_mistake_in_a_file_is_one_line(tmp_path, monkeypatch, capsys, name, text):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my.yaml").write_text(text)
+def test_a_mistake_in_a_file_is_one_line(here, capsys, name, text):
+    (here / "my.yaml").write_text(text)
     message = error_of(cli.main, ["train", "--config", "my.yaml", "--output_dir", "out"], capsys)
     assert name in message and "\n" not in message
     assert "my.yaml" in message or name == "base"
@@ -196,10 +195,9 @@ REWARDS = {
 
 @pytest.mark.hostile("reward functions", "refused")
 @pytest.mark.parametrize("name", REWARDS)
-def test_what_a_reward_does_in_the_first_batch(tmp_path, monkeypatch, capsys, name):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "f.py").write_text(REWARDS[name])
+def test_what_a_reward_does_in_the_first_batch(here, capsys, name):
+    (here / "f.py").write_text(REWARDS[name])
     flags = [*QUICK, "--reward", f"f.py:{name}", "--reward_timeout", "60"]
     message = error_of(cli.main, ["train", *flags, "--disable_tqdm", "true"], capsys)
     assert f"'{name}'" in message and "\n" not in message
-    assert not list(tmp_path.glob("**/model.safetensors"))
+    assert not list(here.glob("**/model.safetensors"))

@@ -61,9 +61,8 @@ def test_a_damaged_list_of_runs(refused, text, tmp_path):
         ("save_strategy: 'no'", "grpo: save_strategy"),
     ],
 )
-def test_files_of_settings(refused, line, message, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.yaml").write_text(f"trace_lambda: 0.5\n{line}\n")  # which GRPO does not have
+def test_files_of_settings(refused, line, message, here):
+    (here / "own.yaml").write_text(f"trace_lambda: 0.5\n{line}\n")  # which GRPO does not have
     assert message in refused("--algo", "grpo", "--config", "own.yaml")
 
 
@@ -90,8 +89,7 @@ CASES = [
 
 @pytest.mark.hostile("comparisons", "refused")
 @pytest.mark.parametrize(("header", "line", "words"), CASES)
-def test_samples_that_cannot_be_compared(tmp_path, monkeypatch, capsys, header, line, words):
-    monkeypatch.chdir(tmp_path)
+def test_samples_that_cannot_be_compared(here, capsys, header, line, words):
     stored("a", "a", RIGHT)
     path = sample_file(stored("b", "b", WRONG, **header))
     lines = path.read_text().splitlines()

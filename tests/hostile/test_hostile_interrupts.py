@@ -35,16 +35,15 @@ def reward_file(folder: Path, at: str, *, call: int = 3) -> list[str]:
 
 @pytest.mark.hostile(KIND, "survived")
 @pytest.mark.slow
-def test_an_interrupted_run_says_how_it_goes_on(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    argv = reward_file(tmp_path, "os.kill(os.getpid(), signal.SIGTERM)")
+def test_an_interrupted_run_says_how_it_goes_on(here, capsys):
+    argv = reward_file(here, "os.kill(os.getpid(), signal.SIGTERM)")
     with pytest.raises(SystemExit) as stop:
         train.main([*argv, "--hub_token", "hf_secretsecretsecretsecret"])
     error = capsys.readouterr().err
     assert stop.value.code == 143 and "Traceback" not in error and "hf_secret" not in error
     line = error.strip().splitlines()[-1]
     assert line.startswith("interrupted at step 2 of 4 (SIGTERM): the last checkpoint is out/checkpoint-2; plots and")
-    folder = tmp_path / "out"
+    folder = here / "out"
     assert {"README.md", "recipe.yaml", "reward_curve.png", "credit_plot.png"} <= {p.name for p in folder.iterdir()}
     assert not (folder / "model.safetensors").exists() and "2 optimizer steps" in (folder / "README.md").read_text()
     again = shlex.split(line.partition("go on with: ")[2])
@@ -118,11 +117,10 @@ def test_a_full_disk_before_the_start(tmp_path):
 
 
 @pytest.mark.hostile(KIND, "survived")
-def test_a_full_disk_in_the_middle_of_a_save(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_full_disk_in_the_middle_of_a_save(here, capsys):
     full = "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))"
     with limit_of_files():
-        message = error_of(train.main, reward_file(tmp_path, full, call=2), capsys, code=1)
+        message = error_of(train.main, reward_file(here, full, call=2), capsys, code=1)
     assert message.startswith("disk full in 'out': the last checkpoint is out/checkpoint-1; make room, and go on")
     assert message.endswith("--resume_from_checkpoint true")
     assert last_checkpoint("out").name == "checkpoint-1"

@@ -65,8 +65,7 @@ def with_meddling(meddle, *, is_async):
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 @pytest.mark.parametrize(("is_async", "timeout"), [(False, None), (True, 60.0)])
 @pytest.mark.parametrize("meddle", MEDDLES, ids=lambda f: f.__name__)
-def test_a_run_is_as_without_what_a_reward_does_to_it(make_trainer, tmp_path, monkeypatch, meddle, is_async, timeout):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_is_as_without_what_a_reward_does_to_it(make_trainer, here, meddle, is_async, timeout):
     settings = {"save_strategy": "steps", "save_steps": 2, "learning_rate": 1e-2}
     plain = make_trainer(reward_funcs=[shares, shares], output_dir="plain", **settings)
     plain.train()
@@ -76,9 +75,9 @@ def test_a_run_is_as_without_what_a_reward_does_to_it(make_trainer, tmp_path, mo
     trainer = make_trainer(reward_funcs=functions, reward_timeout=timeout, output_dir="meddled", **settings)
     trainer.train()
     trainer.save_model()
-    assert os.getpid() == own and os.getcwd() == str(tmp_path)
+    assert os.getpid() == own and os.getcwd() == str(here)
     assert all(torch.equal(a, b) for a, b in zip(weights, trainer.model.parameters(), strict=True))
-    assert (tmp_path / "meddled" / "model.safetensors").is_file()
+    assert (here / "meddled" / "model.safetensors").is_file()
 
 
 @pytest.mark.hostile(FUNCTIONS, "survived")

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import hub_server
 import pytest
-from hub_helpers import EXAMPLES, model_folder, push_to, start
-from transformers import AutoModelForCausalLM
+from hub_helpers import EXAMPLES, model_folder, push_to, sharded, start
 
 from trl_credit.hub import PushInterrupted, Repository, publishable, push
 
@@ -62,11 +61,10 @@ def test_files_of_others_stay(folder, tmp_path, record_property):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("{}")
     assert publishable(folder) == before  # the whole file of weights is what loading takes, not the index
-    sharded = tmp_path / "sharded"
-    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(sharded, max_shard_size="20KB")
-    listed = set(json.loads((sharded / "model.safetensors.index.json").read_text())["weight_map"].values())
-    (sharded / "model-00001-of-00009.safetensors").write_bytes(b"of an earlier save")
-    assert {name for name in publishable(sharded) if name.endswith(".safetensors")} == listed
+    shards = sharded(folder, tmp_path / "sharded")
+    listed = set(json.loads((shards / "model.safetensors.index.json").read_text())["weight_map"].values())
+    (shards / "model-00001-of-00009.safetensors").write_bytes(b"of an earlier save")
+    assert {name for name in publishable(shards) if name.endswith(".safetensors")} == listed
     record_property("tried", len(foreign) + 1)
 
 

@@ -188,14 +188,12 @@ FILES = {
 
 @pytest.mark.hostile("mistakes on the command line", "refused")
 @pytest.mark.parametrize(
-    "name",
-    ["mine.py", "mine.py:other", "broken.py:mine", "exits.mine", "rows.txt:f", "no_such", "no.such.one"],
+    "name", ["mine.py", "mine.py:other", "broken.py:mine", "exits.mine", "rows.txt:f", "no_such", "no.such.one"]
 )
-def test_a_name_that_leads_to_no_reward(tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+def test_a_name_that_leads_to_no_reward(here, monkeypatch, name):
+    monkeypatch.syspath_prepend(here)
     for file, text in FILES.items():
-        (tmp_path / file).write_text(text)
+        (here / file).write_text(text)
     with pytest.raises(ValueError, match=f"reward {name!r}") as caught:
         resolve_reward(name)
     assert "\n" not in str(caught.value)
