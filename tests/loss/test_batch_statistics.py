@@ -5,7 +5,7 @@ import torch
 from conftest import count_a
 from custom_functions import args_of
 from processes import TORCHRUN, results, run
-from segment_helpers import CHAIN, TREE
+from segment_helpers import CHAIN, TREE, batches
 from transformers import set_seed
 
 from trl_credit import Credit
@@ -40,16 +40,16 @@ def declaring(statistics, seen=None):
 )
 def test_the_result_travels_with_its_tokens(trained, settings):
     """It does whatever shuffles, sorts, trims or packs the rows. Here the result is what the function receives."""
-    batches, seen = [], []
+    sampled, seen = [], []
 
     def statistics(config, batch):
         assert isinstance(batch, BatchTokens) and config.learning_rate == 1e-3
-        batches.append(batch)
+        sampled.append(batch)
         return torch.stack([batch.logp_t, batch.advantage_t]).sum(0) + 7 * batch.mask_t
 
     trained(credit=declaring(statistics, seen), **settings)
     trained_on = [tokens for tokens in seen if tokens.logp_t.requires_grad]
-    assert len(batches) >= 1 and len(trained_on) >= 2
+    assert len(sampled) >= 1 and len(trained_on) >= 2
     if "token_mask" in settings:
         assert any((tokens.policy_mask_t < tokens.mask_t).any() for tokens in trained_on)
     for tokens in trained_on:
@@ -147,9 +147,9 @@ def test_only_what_reads_log_probabilities_costs_a_pass(make_trainer):
         pass
 
     trainer = make_trainer(credit=Plain, max_steps=1)
-    batches = batches_of(trainer)
+    sampled = batches(trainer)
     trainer.train()
-    assert "old_per_token_logps" not in batches[0] and Plain.seen[0].logp_t is None
+    assert "old_per_token_logps" not in sampled[0] and Plain.seen[0].logp_t is None
 
     class Logps(Reads, needs="logps"):
         pass
@@ -167,13 +167,6 @@ def learned(trainer) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
 
-def batches_of(trainer) -> list[dict]:
-    """A list that grows with every generation batch."""
-    batches, method = [], trainer._generate_and_score_completions
-    trainer._generate_and_score_completions = lambda *args: batches.append(method(*args)) or batches[-1]
-    return batches
-
-
 @pytest.mark.parametrize("algo", ["clip_cov", "kl_cov", "fipo"])
 def test_the_cut_into_micro_batches_does_not_matter(make_trainer, algo):
     """Two updates of a batch of 16 rows, as micro-batches of 8 rows or of one."""
@@ -185,8 +178,8 @@ def test_the_cut_into_micro_batches_does_not_matter(make_trainer, algo):
         {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8, "steps_per_generation": 16},
     ):
         trainer = make_trainer(algo, **cut, **same)
-        batches = batches_of(trainer)
-        runs.append((learned(trainer), batches))
+        sampled = batches(trainer)
+        runs.append((learned(trainer), sampled))
     (left, (a,)), (right, (b,)) = runs
     assert torch.equal(a["completion_ids"], b["completion_ids"])
     if algo != "fipo":

@@ -57,10 +57,7 @@ def watched(metrics):
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
-        (
-            lambda tokens, call: {"x": tokens.logp_t[:, :2]},
-            r"'x' as .*\(8, 2\): .*\(8, 8\) by token, or \(8,\)",
-        ),
+        (lambda tokens, call: {"x": tokens.logp_t[:, :2]}, r"'x' as .*\(8, 2\): .*\(8, 8\) by token, or \(8,\)"),
         (lambda tokens, call: {"x": 0.5}, "'x' as float"),
         (lambda tokens, call: tokens.logp_t, "returned Tensor: return a dict of tensors"),
         (lambda tokens, call: {f"x_{call}": tokens.logp_t}, "returned .*x_1.*: .*the same names in every call"),

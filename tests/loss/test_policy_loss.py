@@ -68,11 +68,7 @@ def test_the_loss_weight_times_confidence(make_trainer, toy_loss, direction, sty
     """Off-policy: the weight multiplies PPO's loss of a token. The trace has no gradient; f has one if asked for."""
     t, g = toy(), 0.9
     trainer = make_trainer(
-        "base",
-        loss_type="dr_grpo",
-        loss_weight=f"trace_{direction}",
-        trace_style=style,
-        loss_weight_confidence=kind,
+        "base", loss_type="dr_grpo", loss_weight=f"trace_{direction}", trace_style=style, loss_weight_confidence=kind
     )
     expected = 0.0
     for b in range(4):

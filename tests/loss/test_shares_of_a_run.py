@@ -3,6 +3,7 @@
 import pytest
 import torch
 from conftest import toy_inputs
+from passes_helpers import logits_of
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM
 
@@ -63,17 +64,6 @@ MANY = {"max_completion_length": 24, "temperature": 1.3, "learning_rate": 1e-2, 
 TWICE = {"num_iterations": 2, "steps_per_generation": 2, "max_steps": 4}  # with a pass for π_old
 
 
-def entropies_of(model, inputs, temperature):
-    """Entropies (B, T) by a full softmax."""
-    ids, mask = (
-        torch.cat([inputs[f"{part}_{kind}"] for part in ("prompt", "completion")], 1) for kind in ("ids", "mask")
-    )
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    with torch.no_grad():
-        logits = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
-    return torch.distributions.Categorical(logits=logits[:, :-1][:, -inputs["completion_ids"].size(1) :] / temperature)
-
-
 @pytest.mark.parametrize(
     ("algo", "knobs", "peft"),
     [("s_trace", {}, False), ("s_trace", TWICE, False), ("s_trace", {}, True)],
@@ -95,7 +85,8 @@ def test_the_selection_is_by_the_model_that_training_began_with(make_trainer, ti
     same = []
     for inputs, tokens, credit in seen:
         inside = tokens.mask_t.bool()
-        expected = entropies_of(first, inputs, trainer.temperature).entropy()
+        logits = logits_of(first, inputs, trainer.temperature)
+        expected = torch.distributions.Categorical(logits=logits).entropy()
         torch.testing.assert_close(tokens.ref_entropy_t[inside], expected[inside], rtol=1e-4, atol=1e-5)
         settings = {"rate": 0.5, "mask_t": tokens.mask_t}
         assert torch.equal(credit.selected, select_high_entropy(tokens.ref_entropy_t, **settings))
