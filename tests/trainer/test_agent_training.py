@@ -7,6 +7,7 @@ import pytest
 import torch
 from agent_helpers import GRPO, PROMPT, WRONG, Bare
 from scripts import load_script
+from worker import kept
 
 from trl_credit import SPOChainConfig, SPOChainTrainer
 from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward, demo_settings
@@ -26,8 +27,7 @@ def test_refilled_groups_keep_the_rewards_of_their_own_call(make_agent, groups):
     trainer = make_agent(
         algo=GRPO, returns="to_go", groups=groups, data=agent_dataset(64), difficulty_reward=["agent_reward"], **SMALL
     )
-    seen, make = [], trainer.make_batch
-    trainer.make_batch = lambda inputs: seen.append(make(inputs)) or seen[-1]
+    seen = kept(trainer, "make_batch")
     trainer.train()
     assert len(seen) == 2
     calls = [row.get("credit/groups/calls", 1) for row in trainer.state.log_history if "reward" in row]
@@ -176,13 +176,12 @@ def test_what_cannot_be_continued_is_refused(make_agent, settings, fault):
         make_agent(**{**BY_TURNS, **settings})
 
 
-def test_the_example_trains_and_logs_the_reward_of_each_call(tmp_path, monkeypatch):
+def test_the_example_trains_and_logs_the_reward_of_each_call(here, monkeypatch):
     example = load_script("examples/train_agent.py")
     shorter = SMALL | {"log_credit": 1}
     monkeypatch.setattr(example, "demo_settings", lambda *args, **kwargs: demo_settings(*args, **kwargs) | shorter)
-    monkeypatch.chdir(tmp_path)
     example.main()
-    folder = tmp_path / "runs" / "agent"
+    folder = here / "runs" / "agent"
     assert (folder / "model.safetensors").is_file()
     responses = [response for _, path in steps(folder) for response in read_shard(path).responses]
     assert len(responses) == 16

@@ -85,13 +85,9 @@ def test_equal_states_are_compared(play):
     assert generation.batch.rewards.tolist() == [0.0, 1.0]
     rewards, count = torch.tensor([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]], dtype=torch.float64), torch.tensor([3, 3])
     states = torch.tensor([[0, 1, 3], [0, 2, 3]])
-    wanted = state_group_advantages(
-        returns_to_go(rewards, gamma=0.5, steps=count),
-        outcome=rewards.sum(-1),
-        states_k=states,
-        num_generations=2,
-        steps=count,
-    )
+    groups = {"states_k": states, "num_generations": 2, "steps": count}
+    returns = returns_to_go(rewards, gamma=0.5, steps=count)
+    wanted = state_group_advantages(returns, outcome=rewards.sum(-1), **groups)
     assert wanted[1].tolist() == [0.5 + 0.25 / 2, 0.5, 0.5 + 1.0 / 2]
     turns = generation.batch.turn_ids
     for i in range(2):

@@ -87,14 +87,9 @@ def test_a_broken_step_adds_nothing_to_the_metrics_of_the_next_run(make_trainer)
 
 
 def counter(patience: int, *, is_deepspeed_enabled: bool = False) -> NonFinite:
-    return NonFinite(
-        SimpleNamespace(
-            args=SimpleNamespace(nonfinite_patience=patience, optim="adamw_torch", gradient_accumulation_steps=1),
-            accelerator=SimpleNamespace(scaler=None),
-            model=torch.nn.Linear(1, 1),
-            is_deepspeed_enabled=is_deepspeed_enabled,
-        )
-    )
+    args = SimpleNamespace(nonfinite_patience=patience, optim="adamw_torch", gradient_accumulation_steps=1)
+    more = {"accelerator": SimpleNamespace(scaler=None), "model": torch.nn.Linear(1, 1)}
+    return NonFinite(SimpleNamespace(args=args, is_deepspeed_enabled=is_deepspeed_enabled, **more))
 
 
 def close(count: NonFinite, *, bad: bool) -> bool:

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from passes_helpers import LORA, Watch, distinct, model_of, scripted
+from passes_helpers import LORA, Watch, distinct, logits_of, model_of, scripted
 from peft import LoraConfig
 from transformers import Gemma2Config, LlamaConfig, PhiConfig
 
@@ -42,21 +42,9 @@ def build(make_trainer, model=None, **settings):
     return make_trainer((CreditConfig, scripted(Seen, model)), **{**SETTINGS, **settings})
 
 
-def logits_of(model, inputs, temperature, **kwargs):
-    """Logits where each token was sampled, and the model's output, of unpacked rows."""
-    ids, mask = (
-        torch.cat([inputs[f"{part}_{kind}"] for part in ("prompt", "completion")], 1) for kind in ("ids", "mask")
-    )
-    positions = (mask.cumsum(1) - 1).clamp(min=0)
-    # one row at a time, so that nothing depends on what is beside it
-    with torch.no_grad():
-        output = model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False, **kwargs)
-    return output.logits[:, :-1][:, -inputs["completion_ids"].size(1) :] / temperature, output
-
-
 def bound_of(model, inputs, temperature, ends):
     """1 − Π_{k<t} (1 − π(EOS | s_k)) from probabilities over the whole vocabulary."""
-    probs = logits_of(model, inputs, temperature)[0].double().softmax(-1)[..., ends].sum(-1)
+    probs = logits_of(model, inputs, temperature).double().softmax(-1)[..., ends].sum(-1)
     stays = (1 - probs).cumprod(1)
     return 1 - torch.cat([torch.ones_like(stays[:, :1]), stays[:, :-1]], 1)
 

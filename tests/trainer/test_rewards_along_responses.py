@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from group_helpers import observed
 from passes_helpers import tool_rollout
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -37,17 +38,7 @@ def per_character(completions, **kwargs):
 
 def batches_of(trainer):
     """Trains. The generation batches, each with what TRL got of it."""
-    seen, make = [], trainer.make_batch
-
-    def spy(inputs):
-        batch = make(inputs)
-        data = {name: x.clone() if isinstance(x, torch.Tensor) else x for name, x in batch.batch.data.items()}
-        seen.append((batch, data))
-        return batch
-
-    trainer.make_batch = spy
-    trainer.train()
-    return seen
+    return [(batch, data) for batch, data, _ in observed(trainer)]
 
 
 def placed(trainer, ids, size=4):

@@ -99,15 +99,9 @@ def test_images_go_with_their_rows(tmp_path):
     tokenizer = make_tokenizer(CHARACTERS)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     size = {"height": 16, "width": 16}
-    processor = LlavaProcessor(
-        image_processor=CLIPImageProcessor(size=size, crop_size=size),
-        tokenizer=tokenizer,
-        patch_size=8,
-        vision_feature_select_strategy="default",
-        image_token="<image>",
-        num_additional_image_tokens=1,
-        chat_template=CHAT,
-    )
+    parts = {"image_processor": CLIPImageProcessor(size=size, crop_size=size), "tokenizer": tokenizer, "patch_size": 8}
+    images = {"vision_feature_select_strategy": "default", "num_additional_image_tokens": 1, "image_token": "<image>"}
+    processor = LlavaProcessor(**parts, **images, chat_template=CHAT)
     model = tiny_llava(tokenizer, image_token="<image>", image_size=16)
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = 1, 0
     model.save_pretrained(tmp_path / "model")

@@ -87,8 +87,7 @@ def test_evaluation_does_not_move_the_belief(trained):
     assert math.isfinite(metrics["eval_loss"]) and trainer.difficulty.state_dict() == before
 
 
-def test_default_configuration_is_the_trainers_own(tiny_model, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_default_configuration_is_the_trainers_own(tiny_model, here):
     trainer = trl_credit.GSPOTrainer(tiny_model, count_a, train_dataset=Dataset.from_dict({"prompt": ["1+1="] * 8}))
     assert isinstance(trainer.args, trl_credit.GSPOConfig) and trainer.args.importance == "sequence"
     assert Path(trainer.args.output_dir).name.endswith("GSPO")
