@@ -2,12 +2,7 @@
 
 import pytest
 import torch
-from coefficients import (
-    eligible_coefficient,
-    lambda_trace_coefficient,
-    lambda_weight_coefficient,
-    sequence_coefficient,
-)
+from coefficients import eligible_coefficient, lambda_trace_coefficient, lambda_weight_coefficient, sequence_coefficient
 from conftest import toy_inputs
 
 from trl_credit.credit.clipping import is_clipped

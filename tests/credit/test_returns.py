@@ -117,16 +117,8 @@ def test_equal_states_weigh_the_gradient_and_do_not_bend_it():
     def of(rewards, steps):
         to_go_k = returns_to_go(rewards, gamma=1.0, steps=steps)
         states = torch.arange(TURNS).expand(len(rewards), -1)
-        advantages = state_group_advantages(
-            to_go_k,
-            outcome=rewards.sum(-1),
-            states_k=states,
-            weight=omega,
-            kind="loo",
-            num_generations=GROUP,
-            steps=steps,
-        )
-        return advantages
+        groups = {"states_k": states, "num_generations": GROUP, "steps": steps}
+        return state_group_advantages(to_go_k, outcome=rewards.sum(-1), weight=omega, kind="loo", **groups)
 
     logits = toy_logits()
     reach = [0.0] * TURNS
@@ -148,8 +140,7 @@ def test_differences_of_state_scores_are_unbiased_for_the_last_score():
     def of(rewards, steps):
         values = rewards.cumsum(-1)
         none = torch.full((len(rewards),), torch.nan, dtype=torch.float64)
-        advantages = difference_advantages(values, first=none, num_generations=GROUP, steps=steps)
-        return advantages
+        return difference_advantages(values, first=none, num_generations=GROUP, steps=steps)
 
     rewards, steps = torch.tensor([[1.0, 2.0, 4.0], [3.0, 0.0, 0.0], [5.0, 1.0, 0.0]]), torch.tensor([3, 1, 2])
     advantages = of(rewards, steps)

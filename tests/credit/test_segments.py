@@ -156,15 +156,10 @@ def test_best_of_value():
 
 def test_policy_iteration_rests_where_the_log_ratio_is_the_advantage_over_beta():
     logp_t = torch.tensor([[-1.0, -2.0, -0.5]], dtype=torch.float64)
-    loss = policy_iteration_loss(
-        logp_t,
-        old_logp_t=logp_t - 9.0,  # its weight would be e^27, and is capped
-        ref_logp_t=logp_t - 2.5 / 3,
-        advantage_t=torch.full((1, 3), 0.25, dtype=torch.float64),
-        segment_ids=torch.zeros(1, 3, dtype=torch.long),
-        beta=0.1,
-        mask_t=torch.ones(1, 3),
-    )
+    others = {"old_logp_t": logp_t - 9.0, "ref_logp_t": logp_t - 2.5 / 3}  # the weight would be e^27, and is capped
+    others |= {"segment_ids": torch.zeros(1, 3, dtype=torch.long), "mask_t": torch.ones(1, 3)}
+    advantage_t = torch.full((1, 3), 0.25, dtype=torch.float64)
+    loss = policy_iteration_loss(logp_t, advantage_t=advantage_t, beta=0.1, **others)
     assert loss.sum().item() == pytest.approx(0.0, abs=1e-15)
 
 

@@ -34,21 +34,11 @@ def conversation(seed, *, batch=3, length=13):
     tokens = made_up_tokens()
     by_token = torch.randn(batch, length, generator=g, dtype=torch.float64)
     dirty = torch.where(mask.bool(), 0.0, torch.nan)
-    return replace(
-        tokens,
-        logp_t=(logp + dirty).requires_grad_(),
-        old_logp_t=old + dirty,
-        entropy_t=torch.rand(batch, length, generator=g, dtype=torch.float64) + dirty,
-        ref_logp_t=None,
-        sampling_logp_t=None,
-        ref_entropy_t=None,
-        advantages=by_token,
-        token_ids=torch.zeros(batch, length, dtype=torch.long),
-        segment_ids=mask.long() - 1,
-        turn_ids=turn_ids,
-        policy_mask_t=mask,
-        mask_t=mask,
-    )
+    of_tokens = {"logp_t": (logp + dirty).requires_grad_(), "old_logp_t": old + dirty, "advantages": by_token}
+    of_tokens |= {"entropy_t": torch.rand(batch, length, generator=g, dtype=torch.float64) + dirty}
+    of_tokens |= dict.fromkeys(("ref_logp_t", "sampling_logp_t", "ref_entropy_t"))
+    ids = {"token_ids": torch.zeros(batch, length, dtype=torch.long), "segment_ids": mask.long() - 1}
+    return replace(tokens, **of_tokens, **ids, turn_ids=turn_ids, policy_mask_t=mask, mask_t=mask)
 
 
 @pytest.mark.parametrize("form", TURN_FORMS)

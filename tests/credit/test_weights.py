@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 from trace_helpers import trace_matrix
 
 from trl_credit.credit import selection, weights
-from trl_credit.credit.advantages import (
-    confidence_weight,
-    group_advantage,
-    optimal_advantage,
-    trace_loss_weight,
-)
+from trl_credit.credit.advantages import confidence_weight, group_advantage, optimal_advantage, trace_loss_weight
 from trl_credit.credit.gradient import PolicyTerm, token_credit
 
 
@@ -111,9 +106,7 @@ def test_group_advantage_by_hand():
 
 def test_optimal_advantage_by_hand():
     a = optimal_advantage(
-        torch.tensor([1.0, 0.0, 1.0, math.nan, 1.0, 0.0]),
-        lengths=torch.tensor([10, 30, 0, 5, 0, 0]),
-        num_generations=2,
+        torch.tensor([1.0, 0.0, 1.0, math.nan, 1.0, 0.0]), lengths=torch.tensor([10, 30, 0, 5, 0, 0]), num_generations=2
     )
     # 10/40; a group whose only scored response has no tokens; a group without any token: the plain mean
     assert a.tolist() == pytest.approx([0.75, -0.25, 0.0, 0.0, 0.5, -0.5])
