@@ -4,6 +4,7 @@ import pytest
 import torch
 from datasets import Dataset, IterableDataset
 from group_helpers import SMALL, by_prompt, length, observed
+from segment_helpers import plans
 
 from trl_credit.loss import keys
 from trl_credit.loss.assignment import assign_credit
@@ -122,11 +123,9 @@ def test_continuations_are_paid_for_groups_with_signal(make_trainer, signal):
 def test_further_trees_are_grown_until_enough_have_signal(make_trainer, signal):
     settings = {**SMALL, "rollouts": "tree", "loss_type": "dapo", "max_steps": 2}
     trainer = make_trainer(groups="refill", group_signal=signal, **settings)
-    plans, plan = [], trainer.forest.plan
-    trainer.forest.plan = lambda inputs: plans.append(plan(inputs)) or plans[-1]
+    planned, shares = plans(trainer), []
     trainer.train()
-    shares = []
-    for one in plans:
+    for one in planned:
         useful = [tree for tree in one.trees if any(node.advantage for node in tree.root.walk())]
         assert len(useful) >= 4 < len(one.trees) and len(one.logged) == 16
         assert len({row.question for row in one.drawn}) >= 4

@@ -6,16 +6,7 @@ import pytest
 import torch
 from conftest import count_a
 from passes_helpers import distinct
-from segment_helpers import (
-    CHAIN,
-    TREE,
-    engine_calls,
-    generation_batch,
-    gradients,
-    in_double,
-    steps_of,
-    texts_of,
-)
+from segment_helpers import CHAIN, TREE, engine_calls, generation_batch, gradients, in_double, steps_of, texts_of
 from weight_helpers import moved, same_weights, weights
 
 from trl_credit.rollouts import forest
