@@ -202,13 +202,12 @@ def readme_commands(part: str) -> list[list[str]]:
     return [words for line in lines if "…" not in line for words in [shlex.split(line)]]
 
 
-def test_the_commands_of_the_readme_and_of_the_first_pages_are_right(tmp_path, monkeypatch):
+def test_the_commands_of_the_readme_and_of_the_first_pages_are_right(here):
     """The files that they name are empty, and the README's function."""
-    monkeypatch.chdir(tmp_path)
     (function,) = re.findall(r"```python\n([^`]*\ndef [^`]*)```", README)
-    (tmp_path / "mine.py").write_text(function.partition("\nargs = ")[0])
+    (here / "mine.py").write_text(function.partition("\nargs = ")[0])
     for name in ("a.yaml", "b.yaml"):
-        (tmp_path / name).write_text("max_steps: 1\n")
+        (here / name).write_text("max_steps: 1\n")
     trains = readme_commands("train")
     assert len(trains) >= 7
     for words in trains:

@@ -9,8 +9,7 @@ script = load_script("examples/evaluate.py")
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def call(here):
     return lambda *argv: script.main([*map(str, argv), "--quiet"])
 
 

@@ -42,18 +42,17 @@ def test_messages_name_pages_that_are_there():
     assert named.keys() <= {*pages()}, named
 
 
-def test_an_example_is_copied_once_and_says_what_to_run(command_said, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_an_example_is_copied_once_and_says_what_to_run(command_said, here):
     assert re.search(r"^  sums +SmolLM2-135M learns", command_said("example")[1], re.MULTILINE)
     code, out, _ = command_said("example", "sums")
     assert code == 0 and "  cd sums\n  python sums.py " in out and "  trl-credit help walkthrough " in out
     files = [path for path in (ROOT / "examples" / "sums").iterdir() if path.is_file()]
     assert {path.name: path.read_bytes() for path in files} == {
-        path.name: path.read_bytes() for path in (tmp_path / "sums").iterdir()
+        path.name: path.read_bytes() for path in (here / "sums").iterdir()
     }
-    (tmp_path / "sums" / "smollm2.yaml").write_text("mine")
+    (here / "sums" / "smollm2.yaml").write_text("mine")
     code, _, error = command_said("example", "sums")
     assert code == 2 and error == "error: 'sums/smollm2.yaml' is there already: name another folder\n"
-    assert (tmp_path / "sums" / "smollm2.yaml").read_text() == "mine"
+    assert (here / "sums" / "smollm2.yaml").read_text() == "mine"
     assert "  cd 'a b/c'\n" in command_said("example", "sums", "a b/c")[1]
     assert command_said("example", "sum")[2] == "error: there is no example 'sum': did you mean 'sums'?\n"

@@ -29,8 +29,7 @@ def test_default_run_leaves_checkpoint_card_and_curve(tmp_path):
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def run(here):
     return lambda *argv: script.main([*QUICK, "--output_dir", "out", *map(str, argv)])
 
 

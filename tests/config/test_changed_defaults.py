@@ -38,8 +38,7 @@ def test_the_changed_defaults_are_the_fields_in_which_the_two_configurations_dif
     assert changed_defaults(CLASSES[name]) == {field: pair for field, pair in differ.items() if pair[0] != pair[1]}
 
 
-def test_the_pages_code_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_pages_code_runs(here):
     by_hand, taken = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     scope: dict = {"args": trl.GRPOConfig("run", use_cpu=True, learning_rate=3e-6)}
     exec(taken, scope)

@@ -8,6 +8,13 @@ from trl_credit.support.functions import names_alone
 
 
 def test_published_settings():
+    fipo = {"epsilon_high": 0.28, "future_half_life": 32.0, "future_clip": [1.0, 1.2], "future_ratio_max": 10.0}
+    fipo |= {"future_safety_ratio": 10.0, "delta": 10.0, "mask_truncated_completions": False, "steps_per_generation": 8}
+    chain = {"rollouts": "chain", "loss_type": "grpo", "cutpoint_interval": 5, "rollouts_per_state": 9, "beta": 1e-4}
+    chain |= {"token_mask": "probability", "probability_threshold": 0.9, "num_iterations": 2}
+    tree = {"rollouts": "tree", "loss_type": "dapo", "prompt_average": True, "tree_branching": [6, 6, 6], "beta": 1e-4}
+    tree |= {"tree_segment_length": 30, "token_mask": "probability", "replay_iterations": 8, "replay_cap": 32}
+    clip_cov = {"epsilon": 1.0, "epsilon_high": 1.0, "cov_share": 2e-4, "cov_range": [1.0, 5.0]}
     expected = {
         "grpo": {"loss_type": "grpo", "importance": "token", "epsilon": 0.2},
         "dapo": {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28},
@@ -15,49 +22,15 @@ def test_published_settings():
         "p_trace": {"importance": "eligible", "selector": "none", "trace_lambda": 0.9, "gamma": 1.0, "beta": 0.001},
         "s_trace": {"importance": "eligible", "selector": "entropy", "selective_rate": 0.2, "leave_own_out": True},
         "grpo_lambda": {"importance": "lambda_trace", "trace_lambda": 0.99, "advantage_floor": -0.1, "beta": 0.04},
-        "fipo": {
-            "epsilon_high": 0.28,
-            "future_half_life": 32.0,
-            "future_clip": [1.0, 1.2],
-            "future_ratio_max": 10.0,
-            "future_safety_ratio": 10.0,
-            "delta": 10.0,
-            "mask_truncated_completions": False,
-            "steps_per_generation": 8,
-        },
-        "clip_cov": {
-            "epsilon": 1.0,
-            "epsilon_high": 1.0,
-            "cov_share": 2e-4,
-            "cov_range": [1.0, 5.0],
-            "steps_per_generation": 8,
-        },
+        "fipo": fipo,
+        "clip_cov": {**clip_cov, "steps_per_generation": 8},
         "kl_cov": {"loss_type": "dapo", "cov_share": 2e-3, "cov_penalty": 1.0, "steps_per_generation": 8},
         "gspo": {"importance": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4, "loss_type": "grpo"},
         "gspo_token": {"importance": "sequence_token", "epsilon": 3e-4, "epsilon_high": 4e-4, "loss_type": "grpo"},
         "ha_dw": {"difficulty": "history", "difficulty_scale": 1.3, "difficulty_window": 10},
         "opo": {"baseline": "optimal", "scale_rewards": "none", "num_iterations": 1, "beta": 0.0},
-        "spo_chain": {
-            "rollouts": "chain",
-            "loss_type": "grpo",
-            "cutpoint_interval": 5,
-            "rollouts_per_state": 9,
-            "token_mask": "probability",
-            "probability_threshold": 0.9,
-            "num_iterations": 2,
-            "beta": 1e-4,
-        },
-        "spo_tree": {
-            "rollouts": "tree",
-            "loss_type": "dapo",
-            "prompt_average": True,
-            "tree_branching": [6, 6, 6],
-            "tree_segment_length": 30,
-            "token_mask": "probability",
-            "replay_iterations": 8,
-            "replay_cap": 32,
-            "beta": 1e-4,
-        },
+        "spo_chain": chain,
+        "spo_tree": tree,
         "vine_ppo": {"rollouts": "chain", "loss_type": "grpo", "segmentation": "steps"},
     }
     differ = set(expected) ^ set(ALGORITHMS)

@@ -7,14 +7,7 @@ import pytest
 from data_helpers import whole_is_slow
 
 from trl_credit.data import load_prompts
-from trl_credit.data.cleaning import (
-    clean,
-    find_overlap,
-    is_damaged,
-    normalise,
-    repair_latex,
-    without_spaces,
-)
+from trl_credit.data.cleaning import clean, find_overlap, is_damaged, normalise, repair_latex, without_spaces
 
 
 @pytest.mark.parametrize(

@@ -198,10 +198,9 @@ def test_length_filter_by_brute_force(tmp_path, conversational):
     ],
     ids=str,
 )
-def test_wrong_input(tmp_path, monkeypatch, arguments, named):
-    monkeypatch.chdir(tmp_path)
+def test_wrong_input(here, arguments, named):
     for name in ("sets/gsm8k.jsonl", "sets/aime24.jsonl", "sets/minerva.jsonl", "sets/minerva.csv", "own.jsonl"):
-        write(tmp_path / name, ROWS)
-    write(tmp_path / "sets" / "olympiadbench.jsonl", [])
+        write(here / name, ROWS)
+    write(here / "sets" / "olympiadbench.jsonl", [])
     with pytest.raises(ValueError, match=f"^.*{named}.*$"):
         load_prompts(**{"data_dir": "sets", **arguments})

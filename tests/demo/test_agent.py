@@ -188,9 +188,8 @@ def test_a_result_that_does_not_fit_is_rolled_back(make_agent):
 
 
 @pytest.mark.slow
-def test_the_packaged_agent_is_small_errs_as_promised_and_learns(tmp_path, monkeypatch):
+def test_the_packaged_agent_is_small_errs_as_promised_and_learns(here):
     assert sum(p.stat().st_size for p in Path(TASK.model_path).iterdir()) < 2e6
-    monkeypatch.chdir(tmp_path)
     command = ["--dataset_name", "demo_agent", "--output_dir", "out", "--max_steps", "15", "--save_strategy", "no"]
     trainer, _ = build(command, command=["trl-credit", "train"])
     trainer.results.writes_at_end = False

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hub_helpers import run_folder
-from transformers import AutoModelForCausalLM
+from hub_helpers import run_folder, sharded
 
 from trl_credit.hub import publishable
 
@@ -54,9 +53,8 @@ def test_the_card_in_a_checkpoint_stays(folder):
 
 
 def test_a_model_that_lacks_a_shard_is_refused(folder, tmp_path):
-    sharded = tmp_path / "sharded"
-    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(sharded, max_shard_size="20KB")
-    assert len(publishable(sharded)) > 4
-    next(sharded.glob("model-00002-*")).unlink()
+    shards = sharded(folder, tmp_path / "sharded")
+    assert len(publishable(shards)) > 4
+    next(shards.glob("model-00002-*")).unlink()
     with pytest.raises(ValueError, match="model-00002"):
-        publishable(sharded)
+        publishable(shards)

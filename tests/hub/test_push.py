@@ -6,11 +6,10 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-from hub_helpers import EXAMPLES, SECRET, output_of, push_to, run_folder
+from hub_helpers import EXAMPLES, SECRET, output_of, push_to, run_folder, sharded
 from hub_server import HubServer, Repo
 from script_helpers import error_of
 from scripts import load_script
-from transformers import AutoModelForCausalLM
 
 from trl_credit import ALGORITHMS
 from trl_credit.hub import PushCallback, PushError, Repository, publishable, push
@@ -90,13 +89,12 @@ def test_a_push_replaces_the_weights_of_an_earlier_one(hub, folder, tmp_path):
     push_to(hub, folder)
     theirs = {"notes.txt", "v1/model.safetensors", "onnx/model.bin", "evaluation/mine.md"}
     hub.repos["me/x"].branches["main"] |= dict.fromkeys(theirs | {"pytorch_model.bin"}, b"x")
-    sharded = tmp_path / "sharded"
-    AutoModelForCausalLM.from_pretrained(folder).save_pretrained(sharded, max_shard_size="20KB")
-    push_to(hub, sharded)
+    shards = sharded(folder, tmp_path / "sharded")
+    push_to(hub, shards)
     files = set(hub.repos["me/x"].branches["main"])
-    assert files >= theirs | set(publishable(sharded))
+    assert files >= theirs | set(publishable(shards))
     assert not files & {"model.safetensors", "pytorch_model.bin", "credit_plot.png", "evaluation/evaluation.md"}
-    assert push_to(hub, sharded).endswith(hub.repos["me/x"].sha("main"))
+    assert push_to(hub, shards).endswith(hub.repos["me/x"].sha("main"))
     assert len(hub.repos["me/x"].commits) == 2  # nothing was left to delete
 
 
@@ -171,9 +169,8 @@ def test_train_and_push_end_to_end(hub, tmp_path):
 
 
 @pytest.fixture
-def push_script(tmp_path, monkeypatch):
-    """`main` of `examples/push.py`, started in `tmp_path`."""
-    monkeypatch.chdir(tmp_path)
+def push_script(here):
+    """`main` of `examples/push.py`, started in the folder of the test."""
     return load_script("examples/push.py").main
 
 

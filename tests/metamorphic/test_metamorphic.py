@@ -11,8 +11,7 @@ QUICK = (0, 10)  # the others are slow
 
 
 @pytest.mark.parametrize(
-    "first",
-    [pytest.param(first, marks=[pytest.mark.slow] * (first not in QUICK)) for first in range(0, COUNT, PART)],
+    "first", [pytest.param(first, marks=[pytest.mark.slow] * (first not in QUICK)) for first in range(0, COUNT, PART)]
 )
 def test_variants_come_to_the_same_weights_and_rewards(tiny_model, first):
     for number in range(first, first + PART):

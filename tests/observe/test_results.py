@@ -46,8 +46,7 @@ def test_training_leaves_plots_and_card_and_says_so(alone, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_last_line_names_what_shows_the_credit(alone, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_last_line_names_what_shows_the_credit(alone, here, capsys):
     for logs in (0, 5):
         trainer = alone("s_trace", max_steps=1, log_credit=logs, output_dir=f"a run {logs}")
         capsys.readouterr()

@@ -59,12 +59,8 @@ def check_closed_form(args, entries):
 
 
 # two micro-batches a step, two steps a pass, two passes a batch: every divisor and weight away from 1
-OFF_POLICY = {
-    "per_device_train_batch_size": 4,
-    "gradient_accumulation_steps": 2,
-    "steps_per_generation": 4,
-    "num_iterations": 2,
-}
+OFF_POLICY = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+OFF_POLICY |= {"steps_per_generation": 4, "num_iterations": 2}
 
 
 CORRECTED = {"beta": 0.5, "use_bias_correction_kl": True}
@@ -116,10 +112,7 @@ def test_policy_iteration_reaches_all_tokens_of_a_segment(trained):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algo, settings",
-    [
-        ("spo_chain", {"rollouts_per_state": 2, "rollout_batch_size": 6}),
-        ("base", {**TREE, "replay_iterations": 4}),
-    ],
+    [("spo_chain", {"rollouts_per_state": 2, "rollout_batch_size": 6}), ("base", {**TREE, "replay_iterations": 4})],
     ids=str,
 )
 def test_training_is_the_same_to_the_last_bit(trained, tmp_path, algo, settings):
@@ -144,16 +137,10 @@ def test_training_is_the_same_to_the_last_bit(trained, tmp_path, algo, settings)
 )
 def test_which_rows_a_step_holds(make_trainer, sizes, every, expected):
     accumulation, generation, iterations = sizes
-    trainer = make_trainer(
-        "base",
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=accumulation,
-        steps_per_generation=generation,
-        num_iterations=iterations,
-        log_credit=every,
-        log_credit_groups=3,
-        max_steps=4 if sizes == (1, 4, 1) else 6,
-    )
+    shape = {"gradient_accumulation_steps": accumulation, "steps_per_generation": generation}
+    shape |= {"num_iterations": iterations, "max_steps": 4 if sizes == (1, 4, 1) else 6}
+    logs = {"log_credit": every, "log_credit_groups": 3}
+    trainer = make_trainer("base", per_device_train_batch_size=4, **shape, **logs)
     trainer.train()
     by_step = shards(trainer)
     assert {step: shard.header["steps"] for step, shard in by_step.items()} == expected

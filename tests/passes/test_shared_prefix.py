@@ -6,16 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from passes_helpers import (
-    CASES,
-    compared,
-    dense,
-    model_of,
-    scripted,
-    trained,
-    with_slow,
-    with_tokenizer,
-)
+from passes_helpers import CASES, compared, dense, model_of, scripted, trained, with_slow, with_tokenizer
 from tiny_models import LAYERS, tiny_qwen3_moe
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING

@@ -12,14 +12,8 @@ from trl_credit.passes.prefix_layout import PromptRow
 
 
 # windows of two micro-batches of two rows; two windows and two groups in a generation batch
-SIZES = {
-    "per_device_train_batch_size": 2,
-    "gradient_accumulation_steps": 2,
-    "steps_per_generation": 4,
-    "max_steps": 12,
-    "weight_decay": 0.1,
-    "learning_rate": 1e-2,
-}
+SIZES = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "steps_per_generation": 4}
+SIZES |= {"max_steps": 12, "weight_decay": 0.1, "learning_rate": 1e-2}
 
 
 class Reward:

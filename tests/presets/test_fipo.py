@@ -35,16 +35,10 @@ def closed_form(t, *, factor_t, beta):
 )
 def test_loss_and_gradient_in_closed_form(make_trainer, toy_loss, knobs, beta):
     t = toy()
-    factor_t = future_kl_weight(
-        t["logps"],
-        old_logp_t=t["old"],
-        advantage_t=t["advantages"].unsqueeze(1),
-        half_life=knobs.get("future_half_life", 32.0),
-        clip_range=tuple(knobs.get("future_clip", (1.0, 1.2))),
-        ratio_max=knobs.get("future_ratio_max", 10.0),
-        safety_ratio=knobs.get("future_safety_ratio", 10.0),
-        mask_t=t["mask"],
-    )
+    settings = {"half_life": knobs.get("future_half_life", 32.0), "ratio_max": knobs.get("future_ratio_max", 10.0)}
+    settings |= {"clip_range": tuple(knobs.get("future_clip", (1.0, 1.2))), "mask_t": t["mask"]}
+    settings |= {"safety_ratio": knobs.get("future_safety_ratio", 10.0)}
+    factor_t = future_kl_weight(t["logps"], old_logp_t=t["old"], advantage_t=t["advantages"].unsqueeze(1), **settings)
     assert ((factor_t > 1) & (factor_t < 1.2)).any() and not factor_t.requires_grad
     trainer = make_trainer("fipo", beta=beta, **knobs)
     check_loss(run(trainer, toy_loss, t), closed_form(t, factor_t=factor_t, beta=beta), t["logps"])

@@ -107,15 +107,14 @@ def make_up(tmp_path, monkeypatch):
 # One that is made up
 
 
-def test_a_made_up_algorithm_and_its_knob_are_known_everywhere(make_up, tmp_path, monkeypatch, capsys):
+def test_a_made_up_algorithm_and_its_knob_are_known_everywhere(make_up, here, capsys):
     """Flags, help, YAML, card, recipe, identity, rollout log, the tables of a comparison and the README's."""
     module = make_up("made_up_of_own_knob", credit="my_rate: float = knob(0.5, SHARE)")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.yaml").write_text("my_rate: 0.25\n")
+    (here / "mine.yaml").write_text("my_rate: 0.25\n")
     script = load_script("examples/train.py")
     flags = ["--algo", "made_up", *QUICK, "--save_steps", "1", "--config", "mine.yaml"]
     script.main(flags)
-    folder = tmp_path / "runs" / "made_up"
+    folder = here / "runs" / "made_up"
     assert "Half-trace on " in capsys.readouterr().out and (folder / "model.safetensors").is_file()
     card = (folder / "README.md").read_text()
     assert "with Half-trace ([Half of It](https://arxiv.org/abs/2701.00001))" in card

@@ -49,8 +49,7 @@ def test_loaded_modules_beside_the_function_count(entry):
     assert helper_modules([math.sqrt, torch.relu, demo_reward]) == {}
 
 
-def test_a_notebook_has_the_modules_of_its_folder(entry, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_notebook_has_the_modules_of_its_folder(entry, here, monkeypatch):
     monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
     typed: dict = {"__name__": "__main__"}
     exec("def reward():\n    pass", typed)
