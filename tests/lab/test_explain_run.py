@@ -83,6 +83,7 @@ def check_explained(trainer, shards):
             *((name, OWN.get(name, {})) for name in ALGORITHMS if name != "spo_tree"),
             *(("grpo_lambda", own) for own in (RATIO, {"trace_style": "both"}, GRAD)),
             *(("base", {"loss_type": kind}) for kind in ("sapo", "vespo")),
+            ("base", {"top_entropy_quantile": 0.4}),
             *(("base", TALK | form) for form in TURN_FORMS.values()),
             ("ha_dw", {"reward_funcs": [letters, count_a], "difficulty_reward": ["count_a"]}),
             ("base", {"loss_type": "cispo", "epsilon_high": 1.1}),

@@ -50,3 +50,11 @@ def test_a_chain_on_a_real_engine_takes_two_calls_and_one_sync(tmp_path):
     for row in result["log"]:
         assert row["credit/rollouts"] > 0 and row["credit/segments_per_response"] > 1
         assert 0.0 < row["sampling/sampling_logp_difference/mean"] < 0.1
+
+
+def test_an_audit_continues_with_a_colocated_engine(tmp_path):
+    sizes = "--responses 4 --continuations 8 --batches 4 --per_device_train_batch_size 16".split()
+    engine = FLAGS.removeprefix("--algo s_trace ").split()
+    run("run_vllm.py", "audit", "--algo", "s_trace", *sizes, *engine, "--output_dir", tmp_path, **ENGINE)
+    scores = json.loads((tmp_path / "audit.json").read_text())["scores"]
+    assert 0.0 < scores["GRPO"]["aim"]["value"] < 1.5 and scores["S-trace"]["aim"]["value"] > -1.0

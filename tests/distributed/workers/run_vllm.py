@@ -1,4 +1,4 @@
-"""A colocated vLLM on a CPU: runs `examples/train.py`, or two steps of a chain. See `test_vllm.py`."""
+"""A colocated vLLM on a CPU: runs `examples/train.py`, an audit, or two steps of a chain. See `test_vllm.py`."""
 
 import runpy
 import sys
@@ -10,6 +10,7 @@ import vllm.model_executor.layers.utils as utils
 from worker import kept, logged, print_result, trainer_of
 
 from trl_credit import SPOChainConfig, SPOChainTrainer
+from trl_credit.cli import main as command
 from trl_credit.demo import demo_reward, demo_settings
 
 
@@ -43,6 +44,8 @@ def main(*arguments: str) -> None:
         module.dispatch_cpu_unquantized_gemm = keep_weights
     if arguments[0] == "chain":
         run_chain(*arguments[1:])
+    elif arguments[0] == "audit":
+        sys.exit(command(list(arguments)))
     else:
         sys.argv = [str(Path(__file__).resolve().parents[3] / "examples" / "train.py"), *arguments]
         runpy.run_path(sys.argv[0], run_name="__main__")

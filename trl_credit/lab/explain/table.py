@@ -13,6 +13,7 @@ from .credits import Explained
 
 
 _SHARES = ("on the 20 % of highest entropy", "1st quarter", "2nd", "3rd", "4th")
+_SELECTING = {"selector": "selected", "top_entropy_quantile": "policy_mask"}  # setting → column of its tokens
 _WHERE = ("last tokens' share", "noise share")
 COLUMNS = (
     *("algorithm", *_SHARES, *_WHERE, "effective horizon (tokens)", "clipped", "unassigned", "cosine with GRPO"),
@@ -56,13 +57,15 @@ def _shares(one: Explained) -> list[str]:
 
 def _end_and_noise(one: Explained) -> list[str]:
     """Computes what a run logs as `credit/last_tokens_share` and `credit/noise_share` from the columns of its log."""
-    selects = (one.shard.header.get("settings") or {}).get("selector", "none") != "none"
+    settings = one.shard.header.get("settings") or {}
+    # the tokens that a run's metric takes
+    column = next((_SELECTING[name] for name in _SELECTING if settings.get(name, "none") != "none"), None)
     end, noise = [], []
     for response in one.shard.responses:
         mask_t = _row(response["loss_mask"])
         end.append(last_tokens(_row(response["credit"]), mask_t=mask_t))
         logps, entropy = response.get("old_logprobs"), response.get("entropy")
-        selected_t = _row(response["selected"]) if selects and response.get("selected") is not None else None
+        selected_t = None if response.get(column) is None else _row(response[column])
         if selected_t is None and entropy is not None:
             selected_t = select_high_entropy(_row(entropy), rate=0.2, mask_t=mask_t)
         is_known = logps is not None and selected_t is not None
