@@ -27,7 +27,7 @@ from trl_credit.support.files import write_atomically
 
 NAMES = ("grpo", "s_trace", "p_trace", "lambda", "top_20", "dr_grpo")
 PLAIN = "dr_grpo"
-REPETITIONS, BATCHES, RESPONSES, CONTINUATIONS = 20, 20, 36, 32
+REPETITIONS, BATCHES, RESPONSES, CONTINUATIONS = 200, 20, 36, 32
 SETTING = SETTINGS["C"]
 
 

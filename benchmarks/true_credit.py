@@ -12,19 +12,24 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import hum
 import numpy as np
 import pandas as pd
+from fork_bed.algorithms import ALGORITHMS
+from fork_bed.analysis import verdicts
+from fork_bed.store import read as read_forks
+from forks import STORE
 from pages import RESULTS, table, write
 from scipy.stats import spearmanr
 from sums import write_sums, write_worked_sums
 
 from trl_credit.lab.audit.scores import Estimate, compare
 from trl_credit.lab.comparison.histories import read_history
-from trl_credit.lab.comparison.results import compare_results
+from trl_credit.lab.comparison.scoring import compare_results
 from trl_credit.lab.statistics import paired_t
 
 
@@ -123,7 +128,7 @@ def audit(part: str, model: str | None, work: Path) -> None:
             *few,
             *of_model(model).split(),
             *flags.split(),
-            *"--batches 8 --responses 24 --continuations 16 --token_budget 150000".split(),
+            *"--batches 10 --responses 24 --continuations 16 --token_budget 150000 --no_gradient".split(),
         ]
     else:
         words = [
@@ -252,7 +257,7 @@ def predicted_table() -> str:
         "sums, tuned": ("sums", _learned(areas, tuned=True)),
     }
     results = json.loads((RESULTS / "embedded" / "results.json").read_text(encoding="utf-8"))
-    verdict = {row.label: row.test.value for row in compare_results(results, "area")}
+    verdict = {row.label: row.difference for row in compare_results(results, "area")}
     learned["`demo`, rate 1e-4"] = ("demo", {name: x for name, x in verdict.items() if name in AUDITED})
     every = hum.read()
     for what, tuned in (("`demo_hum`, rate 2.5e-5", False), ("`demo_hum`, tuned", True)):
@@ -261,14 +266,31 @@ def predicted_table() -> str:
     rows = []
     for what, (part, difference) in learned.items():
         if part in done():
-            scores, names = read(part)["scores"], [name for name in difference if name in read(part)["scores"]]
-            cells = []
+            scores = read(part)["scores"]
+            cells, names = [], [name for name in difference if name in scores]
             for measure in ("progress difference", "aim difference"):
                 known = [n for n in names if scores[n][measure]["value"] is not None]
-                rank = spearmanr([scores[n][measure]["value"] for n in known], [difference[n] for n in known]).statistic
-                cells.append(f"{rank:.2f}".replace("-", "−"))
+                cells.append(rank([scores[n][measure]["value"] for n in known], [difference[n] for n in known]))
             rows.append([what, str(len(names)), *cells])
+    forks = read_forks(STORE)
+    for setting, column in {"A": 1, "C": 2, "E": 4}.items():
+        for what, tuned in (("rate 0.02", False), ("tuned", True)):
+            learned_there = {ALGORITHMS[name].label: v for name, v in verdicts(forks, setting, tuned=tuned).items()}
+            pairs = [(float(row[column]), learned_there[row[0]].test.value) for row in progress_rows()]
+            rows.append([f"testbed {setting}, {what}", str(len(pairs)), rank(*zip(*pairs, strict=True)), "–"])
     return table(["runs", "algorithms", "rank correlation with progress", "with aim"], rows)
+
+
+def rank(first: Sequence[float], second: Sequence[float]) -> str:
+    """Spearman's rank correlation."""
+    return f"{spearmanr(first, second).statistic:.2f}".replace("-", "−")
+
+
+def progress_rows() -> list[list[str]]:
+    """The rows of docs/results/forks.md on what one update is worth: algorithm, A, C, C with sure forks, E."""
+    text = (RESULTS / "forks.md").read_text(encoding="utf-8")
+    lines = text.partition("<!-- table: progress -->\n")[2].partition("<!-- /table -->")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def _learned(areas: dict[tuple[str, str, int], float], *, tuned: bool) -> dict[str, float]:
@@ -283,10 +305,28 @@ def _learned(areas: dict[tuple[str, str, int], float], *, tuned: bool) -> dict[s
     return learned
 
 
+def coverage_table() -> str:
+    """How often the intervals hold the truth, over algorithms, and the mean estimate over the truth."""
+    results = json.loads((FOLDER / "coverage.json").read_text(encoding="utf-8"))
+    measures = ("V", "ΔV", "aim", "aim difference", "focus", "bias", "signal", "progress", "progress difference")
+    rows = []
+    for measure in measures:
+        cells = []
+        for of in results.values():
+            shares = [x for key, x in of["inside"].items() if key.rpartition(": ")[2] == measure]
+            means = [x for key, x in of["true, mean, sd"].items() if key.rpartition(": ")[2] == measure]
+            bias = max((abs(mean - true) for true, mean, _ in means), default=float("nan"))
+            ends = f"{np.mean(shares):.3f}" + (f" ({min(shares):.3f} to {max(shares):.3f})" if len(shares) > 1 else "")
+            cells += [ends, "–" if np.isnan(bias) else f"{bias:.3f}"]
+        rows.append([measure, *cells])
+    heads = [head for label in results for head in (f"{label}: inside", "largest bias")]
+    return table(["measure", *heads], rows)
+
+
 def page_tables() -> dict[str, str]:
     """The tables of the page by name."""
     tables = {part: audit_table(part) for part in done()}
-    return tables | {"learning": learning_table(), "predicted": predicted_table()}
+    return tables | {"learning": learning_table(), "predicted": predicted_table(), "coverage": coverage_table()}
 
 
 def main() -> None:

@@ -98,7 +98,8 @@ def audit(
     configs, args, engine = _configs(algorithms, trainer.args), trainer.args, trainer.engine
     folder = Path(folder or Path(args.output_dir) / "audit")
     sizes = [responses, continuations, batches, token_budget, logged and logged[0].responses]
-    work = folder / f"work-{short_digest([identity(trainer), sizes])}"  # what a resume needs
+    weights = [x.detach().sum(dtype=torch.float64).item() for x in trainer.model.parameters()]
+    work = folder / f"work-{short_digest([identity(trainer), weights, sizes])}"  # what a resume needs
     if not AcceleratorState._shared_state:  # every new configuration empties it
         precision = "bf16" if args.bf16 else "fp16" if args.fp16 else "no"
         Accelerator(mixed_precision=precision, cpu=args.use_cpu)
@@ -118,30 +119,25 @@ def audit(
     groups = [len(groups_of(shard.responses)) for shard, _ in parts]
     share = np.mean([_has_signal(shard, places) for shard, _ in parts for places in groups_of(shard.responses)])
     prompts, generations = np.mean(groups), sum(len(examples) for _, examples in parts) / sum(groups)
-    batches_of = (
-        f"{len(parts)} batches of {prompts:g} × {generations:g} responses; {share:.0%} of the prompts have signal. "
+    sampled = (
+        f"{len(parts)} batches of {prompts:g} × {generations:g} responses; {share:.0%} of the prompts have signal."
     )
-    notes.insert(0, f"{batches_of}{size}: {spent:,} tokens.")
+    notes.insert(0, f"{sampled} {size}: {spent:,} tokens.")
     result = Audit(measured, explained, continuations=continuations, notes=notes)
     if gradient:
         projection = Projection(trainer.model, seed=args.seed)
         result.gradients = _products(trainer, work, parts, explained, projection)
         if result.is_complete:
-            halves = [
-                [
-                    gradient_of(engine, [m.response], [np.diff(value[:, k])], projection)
-                    for m, value in zip(measured, result.values, strict=True)
-                ]
-                for k in (2, 3)
+            pairs = zip(measured, result.values, strict=True)
+            of_halves = [
+                [gradient_of(engine, [m.response], [np.diff(v[:, k])], projection) for k in (2, 3)] for m, v in pairs
             ]
+            first, second = np.stack(of_halves, 1)
+            prompt, signal = np.array([(m.prompt, m.has_signal) for m in measured]).T
             scale = generations / (generations - 1) / (prompts * generations)  # Dr. GRPO's sum is p without it
             pp = result.gradients[PRESETS[PLAIN].name][0] * scale**2
-            rows = {
-                "prompt": np.array([m.prompt for m in measured]),
-                "signal": np.array([m.has_signal for m in measured]),
-            }
             sizes = {"share": share, "prompts": prompts, "generations": generations}
-            result.best = best_progress(pp, np.stack(halves[0]) @ np.stack(halves[1]).T, **rows, **sizes)
+            result.best = best_progress(pp, first @ second.T, prompt=prompt, signal=signal, **sizes)
     return result.save(folder)
 
 
