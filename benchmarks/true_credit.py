@@ -3,6 +3,7 @@
 python benchmarks/true_credit.py audit demo                   # a part: demo, demo_hum, sums, sums_50, sums_150, worked
 python benchmarks/true_credit.py audit sums --model FOLDER    # parts of a language model need one
 python benchmarks/true_credit.py learn --model FOLDER         # the runs on sums that learning.jsonl lacks
+python benchmarks/true_credit.py projection                   # whole gradients against their projections
 python benchmarks/true_credit.py tables                       # the page's tables, from the raw data, without a model
 """
 
@@ -27,9 +28,15 @@ from pages import RESULTS, table, write
 from scipy.stats import spearmanr
 from sums import write_sums, write_worked_sums
 
-from trl_credit.lab.audit.scores import Estimate, compare
+from trl_credit import DrGRPOConfig, GRPOConfig, GRPOTrainer, STraceConfig
+from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
+from trl_credit.lab.audit.gradients import Projection, gradient_of
+from trl_credit.lab.audit.run import _sampled as sampled_batches
+from trl_credit.lab.audit.scores import Estimate, compare, progress_terms
 from trl_credit.lab.comparison.histories import read_history
 from trl_credit.lab.comparison.scoring import compare_results
+from trl_credit.lab.explain import explain
+from trl_credit.lab.explain.measure import measured
 from trl_credit.lab.statistics import paired_t
 
 
@@ -94,6 +101,7 @@ LABELS = {
     "first_3": "the first three tokens alone (an oracle)",
 }
 COLUMNS = {"progress": 3, "progress difference": 3, "aim": 2, "aim difference": 2, "bias": 2, "signal": 3}
+TOO_NARROW: set[str] = set()  # intervals that hold the truth in less than 90 % of the repetitions
 LEARNING = FOLDER / "learning.jsonl"
 RATES, EQUAL, SEEDS, TUNING = ("4e-6", "8e-6", "1.6e-5"), "8e-6", (1, 2, 3), (100,)
 
@@ -163,7 +171,7 @@ def recomputed(part: str) -> dict[str, dict[str, Estimate]]:
     tokens = pd.read_parquet(FOLDER / part / "tokens.parquet")
     names = [name.removeprefix("credit: ") for name in tokens if name.startswith("credit: ")]
     with np.load(FOLDER / part / "gradients.npz") as file:
-        gradients = {name: file[name].astype(float) for name in names}
+        gradients = {name: file[name].astype(float) for name in names if name in file}
     return compare(tokens, {name: tokens[f"credit: {name}"].to_numpy() for name in names}, gradients, floor=0.0)
 
 
@@ -329,9 +337,46 @@ def page_tables() -> dict[str, str]:
     return tables | {"learning": learning_table(), "predicted": predicted_table(), "coverage": coverage_table()}
 
 
+def projection() -> None:
+    """Prints progress on `demo` from whole gradients and from their projections: 20 batches of GRPO and S-trace."""
+    args = GRPOConfig(output_dir="unused", report_to="none", **DEMO_SETTINGS)
+    configs = {"GRPO": args, "S-trace": STraceConfig(output_dir="unused", report_to="none", **DEMO_SETTINGS)}
+    configs["Dr. GRPO"] = DrGRPOConfig(output_dir="unused", report_to="none", **DEMO_SETTINGS)
+    trainer = GRPOTrainer(demo_model_path(), demo_reward, args, train_dataset=demo_dataset())
+    whole, projected = {name: [] for name in configs}, {name: [] for name in configs}
+    with tempfile.TemporaryDirectory() as folder:
+        parts = sampled_batches(trainer, Path(folder), 20)
+    for shard, _ in parts:
+        shard = measured(shard, trainer.model, trainer.tokenizer)
+        for name, config in configs.items():
+            explained = explain(shard, config, name=name)
+            rows = zip(explained.shard.responses, explained.divisors, strict=True)
+            credit = [np.array(response["credit"]) / divisor for response, divisor in rows]
+            for kind, store in ((Projection(trainer.model), projected), (Whole(trainer.model), whole)):
+                store[name].append(gradient_of(trainer.engine, explained.shard.responses, credit, kind).astype(float))
+    for what, store in (("whole", whole), ("projected", projected)):
+        p = np.stack(store["Dr. GRPO"])
+        for name in ("GRPO", "S-trace"):
+            g = np.stack(store[name])
+            print(what, name, f"progress {progress_terms(p @ p.T, p @ g.T, g @ g.T)[0][2]:.4f}")
+
+
+class Whole:
+    """Gradients as they are."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def take(self) -> np.ndarray:
+        """All numbers of the gradients, which it removes."""
+        parts = [x.grad.flatten().numpy() for x in self.model.parameters()]
+        self.model.zero_grad()
+        return np.concatenate(parts)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("audit", "learn", "tables"))
+    parser.add_argument("what", choices=("audit", "learn", "projection", "tables"))
     parser.add_argument("part", nargs="?", choices=PARTS)
     parser.add_argument("--model", help="folder or id of a language model")
     parser.add_argument("--work", type=Path, default=Path("true_credit"), help="folder for what a resume needs")
@@ -340,6 +385,8 @@ def main() -> None:
         audit(args.part, args.model, args.work)
     elif args.what == "learn":
         learn(args.model, args.work)
+    elif args.what == "projection":
+        projection()
     else:
         write(RESULTS / "true_credit.md", page_tables())
 
