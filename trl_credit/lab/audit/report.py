@@ -17,7 +17,9 @@ from ..explain.credits import Explained
 from ..statistics import holm
 from ..tables import markdown_table
 from ..viewer import build_page
+from ..viewer.excerpt import excerpt
 from ..viewer.notebook import CreditView
+from ..viewer.runs import MAX_TOKENS
 from .scores import Estimate, compare
 from .values import FIRST, Measured
 
@@ -158,8 +160,11 @@ class Audit:
             gain = np.where(m.chosen > 0, np.diff(value[:, 0]), 0.0).tolist()
             responses.append(response | {"credit": gain, "advantages": gain, "log_weight": None, "is_clipped": None})
         truth = Shard(base.header | {"algorithm": "ΔV, measured", "settings": {}}, {}, responses)
+        shards = [truth, *self.shards.values()]
+        kept = {r["index"] for r in excerpt(truth, max_tokens=MAX_TOKENS // len(shards)).responses}
+        shards = [Shard(of.header, {}, [r for r in of.responses if r["index"] in kept]) for of in shards]
         text = {"note": self.sentence, "table": self.rows, "notes": [*self.notes, CAVEAT]}
-        return build_page([truth, *self.shards.values()], title="Audit of credit", **text)
+        return build_page(shards, title="Audit of credit", **text)
 
     def _repr_html_(self) -> str:
         return CreditView(self.html)._repr_html_()
