@@ -99,8 +99,7 @@ def bootstrap_interval(
     for begin in range(0, resamples, rows):
         drawn = rng.integers(values.size, size=(min(rows, resamples - begin), values.size))
         means.append(values[drawn].mean(axis=1))
-    low, high = np.quantile(np.concatenate(means), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    return tuple(np.quantile(np.concatenate(means), [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist())
 
 
 def wilson_interval(share: float, n: int) -> tuple[float, float]:
@@ -155,14 +154,9 @@ def paired_difference(first: Sequence[float], second: Sequence[float], *, seed: 
             Seed of [`difference_interval`] and [`sign_flip_p`].
     """
     differences = np.round(np.subtract(second, first), _DIGITS)
-    return Difference(
-        float(differences.mean()),
-        *difference_interval(differences, seed=seed),
-        sign_flip_p(differences, seed=seed),
-        int((differences > 0).sum()),
-        int((differences < 0).sum()),
-        int((differences == 0).sum()),
-    )
+    interval, p = difference_interval(differences, seed=seed), sign_flip_p(differences, seed=seed)
+    counts = [int((np.sign(differences) == sign).sum()) for sign in (1, -1, 0)]
+    return Difference(float(differences.mean()), *interval, p, *counts)
 
 
 def sign_flip_p(differences: Sequence[float], *, draws: int = 100_000, seed: int = 0) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ...runs.checkpoints import checkpoint_step, checkpoints_of, last_checkpoint
+from ...runs.checkpoints import checkpoint_step, checkpoints_of, last_checkpoint, planned_steps
 from ...support.errors import one_line
 from ...support.files import read_json, write_atomically
 from .entries import Entry, Sweep, number
@@ -50,10 +50,8 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """Whether its last checkpoint is that of its last step."""
-        if self.checkpoint is None:
-            return False
-        state = read_json(self.checkpoint / "trainer_state.json")
-        return state["global_step"] >= state["max_steps"]
+        checkpoint = self.checkpoint
+        return checkpoint is not None and checkpoint_step(checkpoint) >= planned_steps(checkpoint)
 
     def command(self) -> list[str]:
         """The arguments of `trl-credit` that start or resume it."""
@@ -89,9 +87,7 @@ class Grid:
 
     def tuning_runs(self) -> list[Run]:
         """A run of each entry that has the swept setting, with each of its values and tuning seeds."""
-        cells = [
-            (entry, value, seed) for entry in self.swept for value in self.sweep.values for seed in self.sweep.seeds
-        ]
+        cells = [(e, value, seed) for e in self.swept for value in self.sweep.values for seed in self.sweep.seeds]
         return [self._run(entry, seed, value, TUNING) for entry, value, seed in cells]
 
     def verdict_runs(self, best: dict[str, str] | None = None) -> list[Run]:

@@ -118,9 +118,8 @@ def _resolve(
     if choices.args.save_strategy == "no":
         raise ValueError("save_strategy='no' leaves no checkpoint to read the log from: leave it out")
     file = ["--config", str(settings_file(folder, entry))] if of_files else []
-    steps = choices.args.max_steps
     words = (*algo, *file, *words)
-    return replace(entry, words=words, settings=of_files, left_out=left_out, steps=steps), choices
+    return replace(entry, words=words, settings=of_files, left_out=left_out, steps=choices.args.max_steps), choices
 
 
 def _refuse(shared: Shared, settings: dict[str, Any], files: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ from ...support.errors import choose, one_line
 from ...support.files import read_json
 
 
+Record = dict[str, Any]  # fields of a file of a run, or of one of its rows
 # what a curve may be drawn against, and what is counted (docs/compare.md)
 AXES = {
     "steps": "optimizer steps",
@@ -39,12 +40,12 @@ class History:
     """
 
     folder: Path
-    identity: dict[str, Any]
+    identity: Record
     values: np.ndarray
     axes: dict[str, np.ndarray]
     totals: dict[str, float]
     planned: int
-    record: dict[str, Any]
+    record: Record
 
     @property
     def seed(self) -> int:
@@ -52,12 +53,12 @@ class History:
         return int(self.identity["seed"])
 
     @property
-    def credit(self) -> dict[str, Any]:
+    def credit(self) -> Record:
         """Name and settings of custom credit, empty without."""
         return self.record.get("credit", {})
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Record:
         """The identity without the fields that differ between runs of one algorithm."""
         return {name: value for name, value in self.identity.items() if name not in _SEED_FIELDS}
 
@@ -113,12 +114,7 @@ def read_history(folder: str | Path, *, metric: str = "reward") -> History:
 
 
 def make_history(
-    state: dict[str, Any],
-    identity: dict[str, Any],
-    *,
-    folder: Path = Path(),
-    metric: str = "reward",
-    record: dict[str, Any] | None = None,
+    state: Record, identity: Record, *, folder: Path = Path(), metric: str = "reward", record: Record | None = None
 ) -> History:
     """The history in a trainer's state as its checkpoints hold it. `record` is the run's `credit_run.json`.
 
@@ -136,18 +132,12 @@ def make_history(
         numbers = {name for row in state["log_history"] for name, value in row.items() if _is_number(value)}
         raise ValueError(f"{str(folder)!r} logged no {metric!r}{choose(metric, sorted(numbers))}")
     steps, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
-    return History(
-        folder=folder,
-        identity=identity,
-        values=values,
-        axes={name: np.interp(steps, ends, count) for name, count in counts.items()},
-        totals={name: count[-1] for name, count in counts.items()},
-        planned=int(state["max_steps"]),
-        record=record or {},
-    )
+    axes = {name: np.interp(steps, ends, count) for name, count in counts.items()}
+    totals = {name: count[-1] for name, count in counts.items()}
+    return History(folder, identity, values, axes, totals, int(state["max_steps"]), record or {})
 
 
-def _amounts(row: dict[str, Any], steps: float, before: float, identity: dict[str, Any]) -> dict[str, float]:
+def _amounts(row: Record, steps: float, before: float, identity: Record) -> dict[str, float]:
     """What the optimizer steps of a log row add to each of `AXES`; NaN if the row lacks the number.
 
     A logged value is the mean over the steps, or the generation batches, since the previous row.
@@ -171,7 +161,7 @@ def _amounts(row: dict[str, Any], steps: float, before: float, identity: dict[st
     }
 
 
-def _number(row: dict[str, Any], name: str) -> float:
+def _number(row: Record, name: str) -> float:
     return float(row[name]) if _is_number(row.get(name)) else math.nan
 
 

@@ -57,16 +57,12 @@ class _Job:
         progress.unlink(missing_ok=True)
         variables = {"OMP_NUM_THREADS": str(threads), PROGRESS: str(progress)}
         variables |= {} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}
+        command = [sys.executable, "-m", __package__.partition(".")[0], *run.command()]
         with refuse_link(run.log).open("ab") as log:
             self.log_start = log.tell()
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", __package__.partition(".")[0], *run.command()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=os.environ | variables,
-                start_new_session=True,  # a terminal's Ctrl-C reaches only this process, which stops the runs
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": subprocess.STDOUT}
+            # with a session of its own, as a terminal's Ctrl-C is to reach only this process, which stops the runs
+            self.process = subprocess.Popen(command, env=os.environ | variables, start_new_session=True, **streams)
 
     def update(self) -> None:
         """Reads the step and the reward that the process logged last."""

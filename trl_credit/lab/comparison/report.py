@@ -61,9 +61,8 @@ def write_report(results: Results, folder: Path) -> list[Path]:
 def console_answer(results: Results) -> str:
     """The answer, what must be known beside it, and the verdict table, for a terminal."""
     table = verdict_table(results)
-    return "\n".join(
-        [*answer(results), *notes(results), "", *([markdown_table(*table, right=True)] * bool(table.rows))]
-    )
+    shown = [markdown_table(*table, right=True)] if table.rows else []
+    return "\n".join([*answer(results), *notes(results), "", *shown])
 
 
 def as_markdown(results: Results) -> str:
@@ -87,10 +86,8 @@ def _render(template: str, results: Results, **values: Any) -> str:
     """The template of a format, which includes `report.jinja`."""
     environment = ENVIRONMENT.overlay(autoescape="images" in values)
     groups, axes = results.groups, common_axes(results.groups)
-    runs_of_scores = [run for run in results.content["runs"] if run["phase"] != TUNING]
-    others = [
-        k for k in SCORES if k != results.content["primary"] and all(run[k] is not None for run in runs_of_scores)
-    ]
+    scored = [run for run in results.content["runs"] if run["phase"] != TUNING]
+    others = [k for k in SCORES if k != results.content["primary"] and all(run[k] is not None for run in scored)]
     return environment.get_template(template).render(
         results=results,
         content=results.content,

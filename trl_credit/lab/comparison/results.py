@@ -132,17 +132,8 @@ def make_results(
     base = next((group for group in groups if group.label == baseline), groups[0])
     absent = [] if base.label == baseline else [f"{baseline} has no finished run: the baseline is {base.label}."]
     same = [g.label for g in groups if g is not base and has_same_gradient(g.runs[0], base.runs[0], swept=sweep)]
-    content = {
-        "version": 2,
-        "command": command,
-        "metric": metric,
-        "primary": primary,
-        "baseline": base.label,
-        "same_gradient": same,
-        "remarks": [*remarks, *absent],
-        "left_out": left_out or {},
-        "sweep": sweep,
-        "settings": differing_settings(groups, of_credit=False),
-        "runs": scored_runs(tuned, phase=TUNING) + scored_runs(groups),
-    }
+    content = {"version": 2, "command": command, "metric": metric, "primary": primary, "baseline": base.label}
+    content |= {"same_gradient": same, "remarks": [*remarks, *absent], "left_out": left_out or {}, "sweep": sweep}
+    content["settings"] = differing_settings(groups, of_credit=False)
+    content["runs"] = scored_runs(tuned, phase=TUNING) + scored_runs(groups)
     return Results(content, groups)

@@ -62,17 +62,9 @@ def train_grid(
     labels = {group.label for group in groups}
     if missing := [entry.label for entry in grid.entries if entry.label not in labels]:
         remarks.append(f"No finished run of {', '.join(missing)}.")
-    results = make_results(
-        groups,
-        baseline,
-        metric=metric,
-        command=command,
-        primary=primary,
-        left_out=grid.left_out,
-        remarks=[*remarks, *failed],
-        tuned=tuned,
-        sweep=grid.sweep and grid.sweep.name,
-    )
+    names = {"metric": metric, "command": command, "primary": primary, "sweep": grid.sweep and grid.sweep.name}
+    remarks += failed
+    results = make_results(groups, baseline, left_out=grid.left_out, remarks=remarks, tuned=tuned, **names)
     return results, bool(failed)
 
 

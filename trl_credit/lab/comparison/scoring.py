@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..statistics import MAX_EXACT, TTest, holm, paired_t, sign_flip_p, welch_t
+from ..statistics import MAX_EXACT, holm, paired_t, sign_flip_p, welch_t
 from .grid import TUNING, VERDICT
 from .groups import Group, common_axes
 
@@ -67,16 +67,14 @@ def scored_runs(groups: Sequence[Group], *, phase: str = VERDICT) -> list[dict[s
         return []
     every = [(group, run) for group in groups for run in group.runs]
     limits = {axis: min(run.totals[axis] for _, run in every) for axis in common_axes(groups)}
-    runs = []
-    for group, run in every:
-        equal = ("prompts", "generated")
-        runs.append(
-            {"label": group.label, "value": group.value, "phase": phase, "seed": run.seed}
-            | {"area": run.mean("steps", limits["steps"]), "end": run.at("steps", limits["steps"])}
-            | {axis: run.at(axis, limits[axis]) if axis in limits else None for axis in equal}
-            | {"totals": {axis: run.totals.get(axis) for axis in ("steps", *equal, "trained")}}
-        )
-    return runs
+    equal = ("prompts", "generated")
+    return [
+        {"label": group.label, "value": group.value, "phase": phase, "seed": run.seed}
+        | {"area": run.mean("steps", limits["steps"]), "end": run.at("steps", limits["steps"])}
+        | {axis: run.at(axis, limits[axis]) if axis in limits else None for axis in equal}
+        | {"totals": {axis: run.totals.get(axis) for axis in ("steps", *equal, "trained")}}
+        for group, run in every
+    ]
 
 
 def compare_results(results: dict[str, Any], key: str) -> list[ScoreRow]:
@@ -113,15 +111,11 @@ def compare_results(results: dict[str, Any], key: str) -> list[ScoreRow]:
 def _row(label: str, own: dict[int, float], base: dict[int, float]) -> ScoreRow:
     common = sorted(own.keys() & base.keys())
     paired = len(common) > 1 or own.keys() == base.keys()
-    mine = [own[seed] for seed in common] if paired else list(own.values())
-    theirs = [base[seed] for seed in common] if paired else list(base.values())
-    flip_p = None
-    if paired:
-        differences = np.subtract(mine, theirs)
-        test: TTest = paired_t(differences)
-        # without spread it would be small for rounding alone
-        flip_p = sign_flip_p(differences) if test.p is not None and len(common) <= MAX_EXACT else None
-    else:
-        test = welch_t(theirs, mine)
+    mine, theirs = ([scores[seed] for seed in (common if paired else scores)] for scores in (own, base))
+    differences = np.subtract(mine, theirs) if paired else None
+    test = paired_t(differences) if paired else welch_t(theirs, mine)
+    # without spread it would be small for rounding alone
+    is_exact = paired and test.p is not None and len(common) <= MAX_EXACT
+    flip_p = sign_flip_p(differences) if is_exact else None
     means = float(np.mean(theirs)), float(np.mean(mine))
     return ScoreRow(label, *means, test.value, test.low, test.high, test.p, flip_p, None, test.n, paired)
