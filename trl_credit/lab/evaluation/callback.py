@@ -7,14 +7,7 @@ from typing import Any
 
 from accelerate.utils import broadcast_object_list, gather_object
 from torch.distributed.fsdp import FullyShardedDataParallel
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-)
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainerState
 from trl.models import unwrap_model_for_generation
 
 from ...support.files import inside
@@ -91,22 +84,22 @@ class EvaluationCallback(TrainerCallback):
             token_limits(job.problems, job.protocol, context_length(trainer.model.config))
         self._last_step: int | None = None
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             forget_after(self.folder, state.global_step)
         self._last_step = None
         if self.at_start and state.global_step == 0:
             self._evaluate(state, control)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.global_step % self.every_n_steps == 0:
             self._evaluate(state, control)
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.global_step != self._last_step:
             self._evaluate(state, control)
 
-    def _evaluate(self, state: TrainerState, control: TrainerControl) -> None:
+    def _evaluate(self, state: TrainerState, control: Any) -> None:
         self._last_step = state.global_step
         name = f"checkpoint-{state.global_step}"
         with generating(self.trainer) as model:

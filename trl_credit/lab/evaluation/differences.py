@@ -15,21 +15,17 @@ from ..tables import table_of
 from .problems import set_label
 from .protocols import split_metric
 from .runner import evaluate
-from .sample_store import SampleFile, is_evaluation, read_evaluation, read_stored, sample_path
+from .sample_store import Line, SampleFile, is_evaluation, read_evaluation, read_stored, sample_path
 from .samplers import relative_name
 from .score_report import in_points, model_label, p_value, render
 from .scores import Row, problem_score
 
 
 # header fields that must agree; the number of samples, the seed and the engine may differ
-SAME = (
-    *("temperature", "max_new_tokens", "max_context", "top_p", "top_k"),
-    *("prompt_style", "chat_template_kwargs", "reward", "reward_source"),
-)
+SAME = ("temperature", "max_new_tokens", "max_context", "top_p", "top_k", "prompt_style")
+SAME += ("chat_template_kwargs", "reward", "reward_source")
 # (z_(1−α/2) + z_power)² of the normal distribution, for a power of 0.8 at α = 0.05, two-sided
 _FACTOR = (NormalDist().inv_cdf(0.975) + NormalDist().inv_cdf(0.8)) ** 2
-
-Line = dict[str, Any]  # of a file of samples
 
 
 def compare_models(
@@ -116,13 +112,10 @@ def _partners(
     Raises:
         ValueError: nothing is in common.
     """
-    candidates = [
-        (a, b) for a in first for b in second if (a.header["set"], a.protocol) == (b.header["set"], b.protocol)
-    ]
-    # equal labels first; then a changed protocol, which may differ in nothing but the number of samples
-    candidates.sort(key=lambda pair: pair[0].label != pair[1].label)
+    equal = [(a, b) for a in first for b in second if (a.header["set"], a.protocol) == (b.header["set"], b.protocol)]
     pairs: list[tuple[SampleFile, SampleFile]] = []
-    for a, b in candidates:
+    # equal labels first; then a changed protocol, which may differ in nothing but the number of samples
+    for a, b in sorted(equal, key=lambda pair: pair[0].label != pair[1].label):
         if not any(a is first_file or b is second_file for first_file, second_file in pairs):
             pairs.append((a, b))
     paired = [file.path for pair in pairs for file in pair]
@@ -149,11 +142,10 @@ def _paired_lines(first: SampleFile, second: SampleFile, names: tuple[str, str])
         raise ValueError(f"{where}: they have no problem id in common. Check that it is one set")
     # prompts are messages for one tokenizer and text for another: their digests are compared instead
     own = {"prompt": None}
-    if different := [
-        a["id"] for a, b in lines if a["prompt"] != b["prompt"] or a["reference"] | own != b["reference"] | own
-    ]:
-        which = f"{len(different)} of {len(lines)} problems of the same id have another prompt, answer or column"
-        raise ValueError(f"{where}: {which}, such as {different[0]!r}. Use one set for both")
+    unlike = [a["id"] for a, b in lines if a["prompt"] != b["prompt"] or a["reference"] | own != b["reference"] | own]
+    if unlike:
+        which = f"{len(unlike)} of {len(lines)} problems of the same id have another prompt, answer or column"
+        raise ValueError(f"{where}: {which}, such as {unlike[0]!r}. Use one set for both")
     return lines
 
 

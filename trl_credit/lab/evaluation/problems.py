@@ -1,6 +1,5 @@
 """The problems of a set: the token ids of each prompt, and the columns that the verdicts need."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +13,12 @@ from ...data import load_prompts
 from ...data.sets import SETS, resolve_style
 from ...demo import TASKS, demo_dataset
 from ...support.conversation import asked_in
+from ...support.digests import sha256
 from .judging import KEPT, custom_reward
 from .scores import level_name
 
 
+Prompt = str | list[dict[str, str]]  # a text, or messages
 DEMO_PROBLEMS, DEMO_SEED = 64, 1_000_003  # a seed that no training run has
 
 
@@ -96,7 +97,7 @@ def load_problems(
         problem_id, prompt = str(i if row.get("id") is None else row["id"]), row["prompt"]
         if problem_id in problems:
             raise ValueError(f"two problems of {name!r} have the id {problem_id!r}: ids must differ")
-        own_seed = int.from_bytes(hashlib.sha256(f"{options.seed}/{label}/{problem_id}".encode()).digest()[:6], "big")
+        own_seed = int(sha256(f"{options.seed}/{label}/{problem_id}".encode())[:12], 16)
         ids = _tokens(prompt, tokenizer, options.chat_template_kwargs or {})
         text = str(row.get("problem") or asked_in(prompt))
         problems[problem_id] = Problem(problem_id, own_seed, ids, reference, _digest(prompt), text)
@@ -112,10 +113,8 @@ def set_label(name: str) -> str:
 
 def fingerprint(problems: Sequence[Problem]) -> str:
     """A digest of the prompts (with their template and tokens), the answers and the order."""
-    digest = hashlib.sha256()
-    for problem in problems:
-        digest.update(json.dumps([problem.id, problem.prompt_ids, problem.reference], sort_keys=True).encode())
-    return digest.hexdigest()[:16]
+    texts = (json.dumps([x.id, x.prompt_ids, x.reference], sort_keys=True) for x in problems)
+    return sha256("".join(texts).encode())[:16]
 
 
 def _test_rows(name: str, tokenizer: PreTrainedTokenizerBase, options: ProblemOptions) -> Dataset:
@@ -127,27 +126,20 @@ def _test_rows(name: str, tokenizer: PreTrainedTokenizerBase, options: ProblemOp
     if name.startswith("reasoning_gym:"):
         raise ValueError(f"--sets {name!r} gives scores between 0 and 1, but an evaluation needs 0 or 1")
     try:
-        return load_prompts(
-            name,
-            data_dir=options.data_dir,
-            split="test" if name in SETS and "test" in SETS[name].splits else None,
-            style=options.prompt_style,
-            conversational=resolve_style(options.prompt_style).chat and tokenizer.chat_template is not None,
-            tokenizer=tokenizer,
-        )
+        style, split = options.prompt_style, "test" if name in SETS and "test" in SETS[name].splits else None
+        form = {"style": style, "conversational": resolve_style(style).chat and tokenizer.chat_template is not None}
+        return load_prompts(name, data_dir=options.data_dir, split=split, tokenizer=tokenizer, **form)
     except ValueError as error:  # which names a flag of training
         raise ValueError(str(error).replace("--dataset_name", "--sets")) from error
 
 
-def _digest(prompt: str | list[dict[str, str]]) -> str:
+def _digest(prompt: Prompt) -> str:
     # messages as the plain text that a model without a chat template gets
     text = prompt if isinstance(prompt, str) else "\n\n".join(str(message["content"]) for message in prompt)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    return sha256(text.encode("utf-8", "surrogatepass"))[:16]
 
 
-def _tokens(
-    prompt: str | list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, template: dict[str, Any]
-) -> list[int]:
+def _tokens(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: dict[str, Any]) -> list[int]:
     if isinstance(prompt, str):
         return tokenizer(prompt)["input_ids"]
     text = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **template)

@@ -1,7 +1,7 @@
 """Evaluation protocols: decoding and metrics for each set, from `protocols.yaml`."""
 
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,6 @@ class Protocol:
             raise ValueError(f"{what}: set --samples 1 or a higher temperature")
         for metric in self.metrics:
             check_samples(metric, self.samples)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON types."""
-        return {**asdict(self), "metrics": list(self.metrics)}
 
 
 def split_metric(metric: str) -> tuple[str, int]:
@@ -130,8 +126,7 @@ def find_protocol(name: str, set_name: str, **changes: Any) -> tuple[str, Protoc
     if "metrics" in changed:
         changed["metrics"] = tuple(changed["metrics"])
     if name in ("custom", AS_TRAINED):
-        missing = [f"--{key}" for key in ("samples", "temperature", "max_new_tokens") if key not in changed]
-        if missing:
+        if missing := [f"--{key}" for key in ("samples", "temperature", "max_new_tokens") if key not in changed]:
             raise ValueError(f"--protocol custom needs {', '.join(missing)}")
         changed.setdefault("metrics", tuple(dict.fromkeys(("pass@1", f"pass@{changed['samples']}"))))
         return name, Protocol(**{"source": name, **changed})

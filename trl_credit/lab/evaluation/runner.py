@@ -13,17 +13,8 @@ from .judging import judge, reward_header, reward_name
 from .problems import Problem, ProblemOptions, fingerprint, load_problems, set_label
 from .protocols import PROTOCOLS, Protocol, find_protocol
 from .runs import check_trusted
-from .sample_store import SampleFile, open_samples, read_samples, sample_files, sample_path
-from .samplers import (
-    Sample,
-    TransformersSampler,
-    VLLMSampler,
-    load_sampler,
-    model_identity,
-    model_location,
-    package_versions,
-    token_limits,
-)
+from .sample_store import Line, SampleFile, open_samples, read_samples, sample_files, sample_path
+from .samplers import Sample, Sampler, load_sampler, model_identity, model_location, package_versions, token_limits
 from .score_report import add_rows
 from .scores import Row, score_row
 
@@ -165,21 +156,13 @@ def load_jobs(
                 raise ValueError(f"--sets {other} and {name} have one name for their samples: rename a file")
             if name not in problems:
                 problems[name] = load_problems(name, tokenizer, options)
-            header = {
-                "prompt_style": options.prompt_style,
-                "backend": backend,
-                "seed": options.seed,
-                "versions": package_versions(backend),
-                **({"chat_template_kwargs": template} if template else {}),
-                "set": set_label(name),
-                "set_fingerprint": fingerprint(problems[name]),
-                "problems": len(problems[name]),
-                "reward": reward_name(name, problems[name][0].reference),
-                "protocol": label,
-                **protocol.as_dict(),
-                **reward_header(options.reward),
-            }
-            jobs.append(Job(protocol, problems[name], header))
+            of_set = problems[name]
+            header = {"prompt_style": options.prompt_style, "backend": backend, "seed": options.seed}
+            header |= {"versions": package_versions(backend)} | ({"chat_template_kwargs": template} if template else {})
+            header |= {"set": set_label(name), "set_fingerprint": fingerprint(of_set), "problems": len(of_set)}
+            header |= {"reward": reward_name(name, of_set[0].reference), "protocol": label, **vars(protocol)}
+            header |= {"metrics": list(protocol.metrics), **reward_header(options.reward)}
+            jobs.append(Job(protocol, of_set, header))
     return jobs
 
 
@@ -188,9 +171,7 @@ def job_path(folder: Path, model: str, job: Job) -> Path:
     return sample_path(folder, model, job.header["set"], job.header["protocol"])
 
 
-def fill(
-    file: SampleFile, job: Job, sampler: TransformersSampler | VLLMSampler, chunk_size: int, progress: bool
-) -> None:
+def fill(file: SampleFile, job: Job, sampler: Sampler, chunk_size: int, progress: bool) -> None:
     """Generates, judges and writes the samples that the file lacks, chunk by chunk."""
     problems = job.problems
     token_limits(problems, job.protocol, sampler.context)  # refuses a long prompt at once
@@ -204,21 +185,13 @@ def fill(
             bar.update(len(chunk))
 
 
-def sample_lines(
-    header: dict[str, Any], problems: Sequence[Problem], samples: Sequence[list[Sample]]
-) -> list[dict[str, Any]]:
+def sample_lines(header: Line, problems: Sequence[Problem], samples: Sequence[list[Sample]]) -> list[Line]:
     """The lines of a sample file for some problems, judged."""
-    lines = [
-        {
-            "id": problem.id,
-            "prompt": problem.digest,
-            "seed": problem.seed,
-            "reference": problem.reference,
-            **({"problem": problem.text} if header["reward"] == "accuracy" else {}),
-            "samples": responses,
-        }
-        for problem, responses in zip(problems, samples, strict=True)
-    ]
+    lines = []
+    for problem, responses in zip(problems, samples, strict=True):
+        line = {"id": problem.id, "prompt": problem.digest, "seed": problem.seed, "reference": problem.reference}
+        line |= {"problem": problem.text} if header["reward"] == "accuracy" else {}
+        lines.append(line | {"samples": responses})
     judge(header["reward"], lines)
     return lines
 

@@ -30,12 +30,8 @@ PROBLEMS, SAMPLES = 256, 4  # a first look: minutes on a GPU, and an interval of
 _OF_SETS = ("accuracy", "demo", "knights_and_knaves")  # rewards that a set brings with it
 _OF_FORM = ("format", "soft_overlong")  # rewards that do not say whether an answer is right
 # flag of `trl-credit eval` → field of a run's identity
-DECODING = {
-    "--temperature": "temperature",
-    "--top_p": "top_p",
-    "--top_k": "top_k",
-    "--max_new_tokens": "max_completion_length",
-}
+DECODING = {f"--{name}": name for name in ("temperature", "top_p", "top_k")}
+DECODING["--max_new_tokens"] = "max_completion_length"
 _NOT_THE_SET = ("prompt_style", "max_prompt_tokens", "decontaminate", "data_dir")
 
 
@@ -199,12 +195,8 @@ def _own_problems(
     data = replace(data, max_prompt_tokens=None, decontaminate=None)  # ids are those of the whole set
     splits = SETS[name].splits if name in SETS else {}
     has_test = "test" in splits and (data.dataset_split or next(iter(splits))) != "test"
-    load = partial(
-        load_from_arguments,
-        replace(data, dataset_split="test") if has_test else data,
-        seed=runs[0].identity["seed"],
-        needs_answers=False,
-    )
+    arguments = replace(data, dataset_split="test") if has_test else data
+    load = partial(load_from_arguments, arguments, seed=runs[0].identity["seed"], needs_answers=False)
     whole = load(tokenizer=_tokenizer(runs[0], trust_remote_code))
     if has_test:
         label, ids, what = name, list(whole["id"]), f"problems of {name}'s test split"

@@ -11,6 +11,7 @@ from ...support.files import check_size, inside, write_atomically
 from .samplers import is_model
 
 
+Line = dict[str, Any]  # of a file of samples
 VERSION = 1
 # fields of the header that may change without changing the samples
 _FREE = ("metrics", "source", "reward")
@@ -69,10 +70,8 @@ def open_samples(path: Path, header: dict[str, Any]) -> SampleFile:
     for key in sorted((ours.keys() | theirs.keys()) - {*_FREE, *(["versions"] if stored.is_complete else [])}):
         if ours.get(key) != theirs.get(key):
             hint = ", or judge them again with --rescore --reward" if key == "reward_source" else ""
-            raise ValueError(
-                f"{path} holds samples with {key} {theirs.get(key)!r}, and this run has {ours.get(key)!r}: "
-                f"give another --output_dir, or --overwrite{hint}"
-            )
+            what = f"{path} holds samples with {key} {theirs.get(key)!r}, and this run has {ours.get(key)!r}"
+            raise ValueError(f"{what}: give another --output_dir, or --overwrite{hint}")
     return replace(file, lines=stored.lines)
 
 

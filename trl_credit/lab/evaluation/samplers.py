@@ -207,12 +207,10 @@ class TransformersSampler:
         # transformers takes values that are None here from the model's own configuration
         owner = self.model.get_base_model() if isinstance(self.model, PeftModel) else self.model
         own, owner.generation_config = owner.generation_config, GenerationConfig()
-        processors = self._processors(seeds, protocol)
+        options = {"generation_config": config, "logits_processor": self._processors(seeds, protocol)}
         try:
             with torch.no_grad():
-                output = self.model.generate(
-                    input_ids=ids, attention_mask=mask, generation_config=config, logits_processor=processors
-                )
+                output = self.model.generate(input_ids=ids, attention_mask=mask, **options)
         finally:
             owner.generation_config = own
         return output[:, longest:].tolist()
@@ -254,19 +252,10 @@ class VLLMSampler:
     def sample(self, problems: Sequence[Problem], protocol: Protocol) -> list[list[Sample]]:
         from vllm import SamplingParams
 
-        parameters = [
-            SamplingParams(
-                n=protocol.samples,
-                seed=problem.seed,
-                temperature=protocol.temperature,
-                top_p=protocol.top_p,
-                top_k=protocol.top_k,
-                max_tokens=limit,
-                stop_token_ids=self.ends,
-                detokenize=False,
-            )
-            for problem, limit in zip(problems, token_limits(problems, protocol, self.context), strict=True)
-        ]
+        common = {name: getattr(protocol, name) for name in ("temperature", "top_p", "top_k")}
+        common |= {"n": protocol.samples, "stop_token_ids": self.ends, "detokenize": False}
+        limits = zip(problems, token_limits(problems, protocol, self.context), strict=True)
+        parameters = [SamplingParams(seed=problem.seed, max_tokens=limit, **common) for problem, limit in limits]
         requests = [{"prompt_token_ids": problem.prompt_ids} for problem in problems]
         outputs = self.engine.generate(requests, sampling_params=parameters, use_tqdm=False)
         return [[cut(list(o.token_ids), self.ends, self.tokenizer) for o in request.outputs] for request in outputs]
@@ -279,9 +268,12 @@ class VLLMSampler:
         cleanup_dist_env_and_memory()
 
 
+Sampler = TransformersSampler | VLLMSampler
+
+
 def load_sampler(
     name: str, tokenizer: PreTrainedTokenizerBase, *, backend: str, batch_size: int, longest: int, **kwargs: Any
-) -> TransformersSampler | VLLMSampler:
+) -> Sampler:
     """Loads a model for evaluation. With transformers it is spread over all GPUs of the machine, and an adapter is
     loaded on its base. With vLLM an adapter is merged into its base.
 

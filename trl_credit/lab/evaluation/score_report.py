@@ -97,14 +97,10 @@ def score_markdown(rows: Sequence[Row]) -> str:
                 protocol = f" ({row['protocol']})" if several else ""
                 cells[f"{row['set']} {metric}{reading}{protocol}"] = _cell(score)
         head = {"model": name, "set": row["set"], "protocol": row["protocol"]}
-        of_lengths = {
-            "problems": str(row["problems"]),
-            "samples": str(row["samples_per_problem"]),
-            "temperature": "greedy" if row["temperature"] == 0 else f"{row['temperature']:g}",
-            "mean length (tokens)": f"{row['mean_length_tokens']:.1f}",
-            "truncated": f"{100 * row['truncated_share']:.1f} %",
-        }
-        lengths.append(head | of_lengths)
+        of_lengths = {"problems": str(row["problems"]), "samples": str(row["samples_per_problem"])}
+        of_lengths["temperature"] = "greedy" if row["temperature"] == 0 else f"{row['temperature']:g}"
+        of_lengths["mean length (tokens)"] = f"{row['mean_length_tokens']:.1f}"
+        lengths.append(head | of_lengths | {"truncated": f"{100 * row['truncated_share']:.1f} %"})
         for level, part in row["by_level"].items():
             of_level = {metric: _cell(score) for metric, score in part["metrics"].items()}
             levels.append(head | {"level": level, "problems": str(part["problems"])} | of_level)
@@ -120,9 +116,8 @@ def score_markdown(rows: Sequence[Row]) -> str:
 
 def render(template: str, **values: Any) -> str:
     """A Markdown report from its template."""
-    environment = Environment(
-        loader=PackageLoader(__package__, ""), undefined=StrictUndefined, keep_trailing_newline=True
-    )
+    loader = PackageLoader(__package__, "")
+    environment = Environment(loader=loader, undefined=StrictUndefined, keep_trailing_newline=True)
     environment.filters |= {"plain": escape_markdown, "points": in_points, "p": p_value}
     return environment.get_template(template).render(values)
 
