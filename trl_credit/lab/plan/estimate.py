@@ -115,18 +115,13 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
     size, widest = args.per_device_train_batch_size // layout.processes, int(min(prompt.most + most, longest))
     if args.use_vllm and args.vllm_mode == "colocate":
         asleep = ", which sleeps while the model trains" if args.vllm_enable_sleep_mode else ""
-        notes.append(
-            f"memory does not include the colocated vLLM{asleep}: {args.vllm_gpu_memory_utilization:.0%} of each GPU, "
-            f"of which {2 * shape.parameters / args.vllm_tensor_parallel_size / 1024**3:.1f} GiB are weights"
-        )
+        weights = f"{2 * shape.parameters / args.vllm_tensor_parallel_size / 1024**3:.1f} GiB are weights"
+        share = f"{args.vllm_gpu_memory_utilization:.0%} of each GPU, of which {weights}"
+        notes.append(f"memory does not include the colocated vLLM{asleep}: {share}")
     notes.append(f"a micro-batch of {size} rows of {widest:,} tokens (the longest prompt and response) in memory")
-    return Plan(
-        step={name: amount * batches_per_step for name, amount in batch.items() if amount.most},
-        memory=memory(shape, layout, tokens=size * widest, scored=size * most),
-        batches_per_step=batches_per_step,
-        steps=_steps(args, assumed.prompts),
-        notes=notes,
-    )
+    step = {name: amount * batches_per_step for name, amount in batch.items() if amount.most}
+    bytes_of = memory(shape, layout, tokens=size * widest, scored=size * most)
+    return Plan(step, bytes_of, batches_per_step, _steps(args, assumed.prompts), notes)
 
 
 def needs_old(args: CreditConfig) -> bool:

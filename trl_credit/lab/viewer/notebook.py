@@ -22,9 +22,9 @@ class CreditView:
 
     def _repr_html_(self) -> str:
         # without allow-same-origin the frame cannot touch the notebook
+        layout = 'width="100%" height="760" style="border:0"'
         return (
-            f'<iframe title="Credit per token" sandbox="allow-scripts" width="100%" height="760" '
-            f'style="border:0" srcdoc="{escape(self.html)}"></iframe>'
+            f'<iframe title="Credit per token" sandbox="allow-scripts" {layout} srcdoc="{escape(self.html)}"></iframe>'
         )
 
     def __repr__(self) -> str:

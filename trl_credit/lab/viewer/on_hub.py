@@ -147,20 +147,14 @@ def write_cards(folder: str | Path, repo_id: str) -> None:
     configs[0]["default"] = True
     algorithms = pq.read_table(data / STEPS, columns=["algorithm"])["algorithm"].to_pylist()
     card = Environment(undefined=StrictUndefined, keep_trailing_newline=True).from_string(TEMPLATE.read_text("utf-8"))
-    text = card.render(
-        model=repo_id,
-        dataset=f"{repo_id}-rollouts",
-        space=f"{repo_id}-credit",
-        algorithm=escape(algorithms[-1]),
-        count=f"{pq.read_metadata(data / RESPONSES).num_rows:,}",
-        logged=f"{len(algorithms):,}",
-        has_trees=TREES in files,
-    )
+    names = {"model": repo_id, "dataset": f"{repo_id}-rollouts", "space": f"{repo_id}-credit"}
+    counts = {"count": f"{pq.read_metadata(data / RESPONSES).num_rows:,}", "logged": f"{len(algorithms):,}"}
+    text = card.render(algorithm=escape(algorithms[-1]), has_trees=TREES in files, **names, **counts)
     tags = ["trl-credit", "trl", "grpo", "reinforcement-learning"]
     about = {"pretty_name": f"Rollouts of {name} with credit per token", "tags": tags, "configs": configs}
     write_atomically(data / "README.md", f"{_front(about)}{text}")
     about = {"title": f"Credit per token of {name}", "sdk": "static", "app_file": PAGE, "tags": ["trl-credit"]}
-    about |= {"models": [repo_id], "datasets": [f"{repo_id}-rollouts"]}
+    about |= {"models": [repo_id], "datasets": [names["dataset"]]}
     write_atomically(Path(folder) / SPACE_FOLDER / "README.md", _front(about))
 
 

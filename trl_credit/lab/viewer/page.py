@@ -67,26 +67,15 @@ def build_page(
     prompts: Table = {}
     vocabulary: Table = {}
     encoded = [_shard(shard, prompts, vocabulary) for shard in shards]
-    data = {
-        "start": _start(shards, start or {}),
-        "prompts": list(prompts),
-        "token_ids": [token for token, _ in vocabulary],
-        "tokens": [text for _, text in vocabulary],
-        "shards": encoded,
-    }
+    tokens = {"token_ids": [token for token, _ in vocabulary], "tokens": [text for _, text in vocabulary]}
+    data = {"start": _start(shards, start or {}), "prompts": list(prompts), **tokens, "shards": encoded}
     script, style = "\n".join(asset(f"{name}.js") for name in SCRIPTS), css() + asset("viewer.css")
     sources = f"script-src {source_hash(script)}; style-src {source_hash(style)}"
     environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
-    page = environment.from_string(asset("template.html")).render(
-        title=title,
-        note=note,
-        table=table,
-        notes=notes,
-        policy=f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'",
-        style=Markup(style),
-        script=Markup(script),
-        data=Markup(inert_json(data)),
-    )
+    texts = {"title": title, "note": note, "table": table, "notes": notes}
+    texts["policy"] = f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
+    trusted = {"style": Markup(style), "script": Markup(script), "data": Markup(inert_json(data))}
+    page = environment.from_string(asset("template.html")).render(**texts, **trusted)
     # JSON may hold half of a surrogate pair and UTF-8 may not: it becomes a question mark
     return page.encode("utf-8", "replace").decode("utf-8")
 

@@ -134,9 +134,7 @@ def _rewards(group: list[dict[str, Any]], shown: dict[str, Any]) -> Table:
 
 
 def _legend(largest: float) -> Text:
-    negative, positive = (
-        [("··", _style(level)) for level in levels] for levels in (range(-LEVELS, 0), range(1, LEVELS + 1))
-    )
+    scale = [("··", _style(level)) for level in range(-LEVELS, LEVELS + 1) if level != 0]
     title = f"credit per token, in units of the advantage, up to the 99th percentile: −{largest:.3g} "
     states = (("unassigned", _UNASSIGNED), "   ", ("not in the loss", _OUTSIDE))
-    return Text.assemble(title, *negative, "  0  ", *positive, f" +{largest:.3g}   ", *states)
+    return Text.assemble(title, *scale[:LEVELS], "  0  ", *scale[LEVELS:], f" +{largest:.3g}   ", *states)

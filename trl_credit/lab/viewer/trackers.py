@@ -65,9 +65,11 @@ class CreditPageCallback(TrainerCallback):
         self._title = run_title(trainer.args.output_dir)
         self._sent = 0
         for callback in callbacks:
-            if (grouped := _GROUPED.get(type(callback))) is not None:
+            if type(callback) in _GROUPED:
+                grouped = _GROUPED[type(callback)]()
+                vars(grouped).update(vars(callback))  # its state, such as a writer that it was given
                 trainer.remove_callback(callback)
-                trainer.add_callback(grouped.of(callback))
+                trainer.add_callback(grouped)
 
     @staticmethod
     def trackers_of(callbacks: list[TrainerCallback]) -> list[Any]:
@@ -115,13 +117,6 @@ def page_of(shard: Shard, *, title: str) -> str:
 class _Grouped(TrainerCallback):
     """A tracker's callback that logs metrics under `credit/` by that name, without the `train/` of the others."""
 
-    @classmethod
-    def of(cls, callback: TrainerCallback) -> "_Grouped":
-        """Makes one that has the state of a plain callback, such as a writer that it was given."""
-        grouped = cls()
-        vars(grouped).update(vars(callback))
-        return grouped
-
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
         credit = {name: value for name, value in logs.items() if name.startswith(PREFIX)}
         if credit and state.is_world_process_zero:
@@ -142,7 +137,4 @@ class _GroupedTensorBoard(_Grouped, TensorBoardCallback):
                 self.tb_writer.add_scalar(name, value, step)
 
 
-_GROUPED: dict[type[TrainerCallback], type[_Grouped]] = {
-    WandbCallback: _GroupedWandb,
-    TensorBoardCallback: _GroupedTensorBoard,
-}
+_GROUPED = {WandbCallback: _GroupedWandb, TensorBoardCallback: _GroupedTensorBoard}
