@@ -85,13 +85,7 @@ class Repository:
             return self._opened(HfApi(endpoint=self.endpoint, token=self.token))
 
     def commit(
-        self,
-        folder: str | Path,
-        files: list[str],
-        *,
-        message: str,
-        retry: str,
-        replaced: tuple[str, ...] = REPLACED,
+        self, folder: str | Path, files: list[str], *, message: str, retry: str, replaced: tuple[str, ...] = REPLACED
     ) -> str:
         """Pushes `files` of a folder in one commit, and returns its URL. Raises what [`push`] does.
 
@@ -112,11 +106,9 @@ class Repository:
             # (list_repo_files would wait for ever for a Hub that falls silent)
             existing = [file.rfilename for file in api.repo_info(**branch, timeout=IDLE_TIMEOUT).siblings or []]
             operations = [CommitOperationAdd(name, Path(folder) / name) for name in files]
-            for name in existing:
-                # the star of fnmatch also matches folders, and files in those are the user's
-                is_ours = any(name.count("/") == x.count("/") and fnmatch(name, x) for x in replaced)
-                if is_ours and name not in files:
-                    operations.append(CommitOperationDelete(name))
+            # the star of fnmatch also matches folders, and files in those are the user's
+            ours = {name for name in existing for x in replaced if name.count("/") == x.count("/") and fnmatch(name, x)}
+            operations += [CommitOperationDelete(name) for name in existing if name in ours and name not in files]
             return api.create_commit(operations=operations, commit_message=message, **branch).commit_url
 
         with interruptible(folder, retry), _errors_explained(self, f"{folder} is complete. To try again: {retry}"):
@@ -130,10 +122,8 @@ class Repository:
         return (f"HF_ENDPOINT={shlex.quote(self.endpoint)} " if self.endpoint else "") + shlex.join(words)
 
     def _opened(self, api: HfApi) -> str:
-        sdk = "static" if self.repo_type == "space" else None
-        repo_id = api.create_repo(
-            self.repo_id, private=self.private, exist_ok=True, repo_type=self.repo_type, space_sdk=sdk
-        ).repo_id
+        kind = {"repo_type": self.repo_type, "space_sdk": "static" if self.repo_type == "space" else None}
+        repo_id = api.create_repo(self.repo_id, private=self.private, exist_ok=True, **kind).repo_id
         # an existing repository keeps its visibility
         if self.private and not api.repo_info(repo_id, repo_type=self.repo_type, timeout=IDLE_TIMEOUT).private:
             fix = "choose another name, make it private on the Hub, or leave out --private (--hub_private_repo)"
