@@ -27,14 +27,8 @@ COMMANDS = {
     "help": "Print a page of the documentation.",
 }
 _PRINTING = ("view", "explain", "plan", "recipes", "example", "help")  # these raise an error for wrong input
-_WORKING = (
-    "train",
-    "eval",
-    "compare",
-    "explain",
-    "audit",
-    "push",
-)  # others end when a reader such as `head` closes the pipe
+# others end when a reader such as `head` closes the pipe
+_WORKING = ("train", "eval", "compare", "explain", "audit", "push")
 _HELP_FLAGS = {"-h", "--help"}
 
 

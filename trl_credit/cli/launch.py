@@ -82,6 +82,7 @@ def launch(flags: list[str], typed: list[str], program: tuple[str, ...], argv: l
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "120")
     for number in (signal.SIGINT, signal.SIGTERM):  # torch's launcher has handlers of its own while it runs
         signal.signal(number, _send_to_children)
+    code = 0
     try:
         launch_command(launch_command_parser().parse_args(words))
     except SignalException as stop:
@@ -92,8 +93,6 @@ def launch(flags: list[str], typed: list[str], program: tuple[str, ...], argv: l
         code = failed.returncode
     except (ValueError, OSError, ImportError, RuntimeError) as error:
         fail(f"accelerate's launcher: {one_line(error)}", code=2)
-    else:
-        return 0
     if code < 0:
         print(f"error: a process was killed by {signal.Signals(-code).name}", file=sys.stderr)
     return 128 - code if code < 0 else code

@@ -170,10 +170,9 @@ def make_trainer(choices: Choices, rewards: list[Callable], data: Dataset, *, co
         environment_factory=environment,
     )
     repo, revision = hub_source(data_args)
-    cleaning = data.info.description or None
     trainer.task = task_of(choices)
     trainer.results.card = {
-        "data": TrainingData(data_args.dataset_name or DEMO, len(data), repo, revision, cleaning),
+        "data": TrainingData(data_args.dataset_name or DEMO, len(data), repo, revision, data.info.description or None),
         "choices": (script, data_args, model_args),
         "recipe": {"algo": script.algo} | ({"env": files["env"]} if files.get("env") else {}),
         "command": command,
@@ -194,17 +193,12 @@ def task_of(choices: Choices) -> dict[str, Any]:
 def add_callbacks(trainer: CreditTrainer, choices: Choices, pusher: PushCallback | None) -> None:
     """Adds evaluation, pages for trackers and pushes during training, if flags ask for them, and what `trl-credit
     compare` reads. Raises what [`EvaluationCallback`] and [`CreditPageCallback`] do."""
+    script = choices.script
     trainer.add_callback(ProgressLines())
-    if choices.script.evaluation_protocol:
-        evaluation = EvaluationCallback(
-            trainer,
-            choices.script.evaluate_on,
-            protocol=choices.script.evaluation_protocol,
-            every_n_steps=choices.script.evaluate_every,
-            data_dir=choices.data.data_dir,
-            prompt_style=choices.data.prompt_style,
-        )
-        trainer.add_callback(evaluation)
+    if script.evaluation_protocol:
+        options = {"data_dir": choices.data.data_dir, "prompt_style": choices.data.prompt_style}
+        options |= {"protocol": script.evaluation_protocol, "every_n_steps": script.evaluate_every}
+        trainer.add_callback(EvaluationCallback(trainer, script.evaluate_on, **options))
     if has_tracker(trainer):
         trainer.add_callback(CreditPageCallback(trainer))
     if pusher is not None:
