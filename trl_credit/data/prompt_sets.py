@@ -149,9 +149,8 @@ def load_prompts(
         report = CleaningReport(name, rows=len(source))
     if name in SETS or is_task:
         if prompt_column or answer_column or (config is not None and not is_task):
-            raise ValueError(
-                f"{name!r} has its own --prompt_column, --answer_column and --dataset_config: leave them out"
-            )
+            flags = "--prompt_column, --answer_column and --dataset_config"
+            raise ValueError(f"{name!r} has its own {flags}: leave them out")
         prompt_column, answer_column = "problem", "answer"
     else:
         prompt_column = find_column(source, name, prompt_column, ("prompt", "problem", "question"), "--prompt_column")
@@ -193,8 +192,7 @@ def _load_set(
     name: str, *, data_dir: str | None, revision: str | None, split: str | None
 ) -> tuple[Dataset, CleaningReport]:
     known = SETS[name]
-    split = split or next(iter(known.splits))
-    if split not in known.splits:
+    if (split := split or next(iter(known.splits))) not in known.splits:
         raise ValueError(f"{name!r} has no split {split!r}: set --dataset_split to {' or '.join(known.splits)}")
     if data_dir is not None and revision is not None:
         raise ValueError("--dataset_revision is for the Hub: leave it or --data_dir out")

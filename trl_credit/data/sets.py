@@ -88,8 +88,7 @@ def read_math(row: dict) -> dict:
 
 def read_dapo(row: dict) -> dict:
     """`prompt` is one message, the problem in the style `dapo`; the gold is in `reward_model`."""
-    problem = _first(row, "problem", "prompt")
-    if isinstance(problem, list):
+    if isinstance(problem := _first(row, "problem", "prompt"), list):
         problem = problem[-1]["content"]
     gold = row["reward_model"]["ground_truth"] if "reward_model" in row else _first(row, "answer", "solution")
     before, after = PROMPT_STYLES["dapo"].template.split("{problem}")

@@ -22,8 +22,7 @@ def load_known(name: str, split: str, *, revision: str | None, data_dir: str | N
         path = _find_file(name, split, data_dir)
         return (read_file(str(path)) if path.is_file() else _read_folder(path, split)), str(path)
     known = SETS[name]
-    revision = revision or known.revision
-    if revision is None:
+    if (revision := revision or known.revision) is None:
         logger.warning("%s (%s) is not pinned: set --dataset_revision to a commit to repeat this run", name, known.repo)
     where = known.splits[split]
     hint = f": set --data_dir to a folder with {' or '.join(_stems(name, split))} as {_SUFFIXES}"
@@ -82,6 +81,5 @@ def _read_folder(path: Path, split: str) -> Dataset:
         data = load_from_disk(str(path))
         return data[split] if isinstance(data, DatasetDict) else data
     except DAMAGED as error:
-        raise ValueError(
-            f"{str(path)!r} cannot be read as a folder of save_to_disk, split {split!r}: {error}"
-        ) from error
+        what = f"a folder of save_to_disk, split {split!r}"
+        raise ValueError(f"{str(path)!r} cannot be read as {what}: {error}") from error

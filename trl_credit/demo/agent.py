@@ -60,9 +60,7 @@ class Calculator:
     """An environment for TRL's `environment_factory`: a calculator whose memory holds the running value."""
 
     def __init__(self) -> None:
-        self._problem = "0"
-        self._value = 0
-        self._done = 0
+        self._problem, self._value, self._done = "0", 0, 0
 
     def reset(self, prompt: list[dict[str, str]], **row: Any) -> None:
         """Starts the problem of a row of `agent_dataset`: the memory holds its digit."""

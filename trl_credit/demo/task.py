@@ -91,25 +91,13 @@ class DemoTask:
         return str(Path(__file__).parent / ("model" if self.name == "demo" else self.name))
 
 
-TASKS = {
-    task.name: task
-    for task in (
-        DemoTask("demo", 6, 0, 18, "six additions and subtractions modulo 10, worked out step by step"),
-        DemoTask("demo_hum", 4, 16, 30, "four additions and subtractions modulo 10, with 16 tokens of filler between"),
-        DemoTask(
-            "demo_agent",
-            CALLS,
-            0,
-            MISTAUGHT,
-            "three calls of a calculator, each of which needs the result before",
-            reward="demo_agent",
-            own_settings=SETTINGS,
-            dataset=agent_dataset,
-            environment=agent_environment,
-        ),
-    )
-}
-DEMO = TASKS["demo"]
+DEMO = DemoTask("demo", 6, 0, 18, "six additions and subtractions modulo 10, worked out step by step")
+_BETWEEN = "four additions and subtractions modulo 10, with 16 tokens of filler between"
+_CALLED = "three calls of a calculator, each of which needs the result before"
+_MAKES = {"dataset": agent_dataset, "environment": agent_environment}
+_HUM = DemoTask("demo_hum", 4, 16, 30, _BETWEEN)
+_AGENT = DemoTask("demo_agent", CALLS, 0, MISTAUGHT, _CALLED, "demo_agent", SETTINGS, **_MAKES)
+TASKS = {task.name: task for task in (DEMO, _HUM, _AGENT)}
 
 
 def draw_problem(rng: random.Random, *, steps: int = DEMO.steps) -> str:

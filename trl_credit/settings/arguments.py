@@ -153,8 +153,7 @@ def inactive_settings(argv: list[str], *, lacks: Collection[str] = ()) -> list[s
     read_values, names, _, parser, _ = _read(argv, {}, {}, lacks=lacks)
     values = vars(read_values)
     settings = {name: values[name] for name in names if name in values}
-    active = active_part(settings, values, knobs_of(parser.classes[2]))
-    return sorted({*settings, *missing} - active.keys())
+    return sorted({*settings, *missing} - active_part(settings, values, knobs_of(parser.classes[2])).keys())
 
 
 def parse_arguments(

@@ -29,9 +29,8 @@ class _Loader(yaml.SafeLoader):
 
 
 # in YAML 1.1 a number with an exponent needs a point
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
+_FLOAT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789"))
 
 
 def read_settings(paths: Iterable[str]) -> tuple[dict[str, Any], dict[str, str]]:

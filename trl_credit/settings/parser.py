@@ -45,15 +45,10 @@ def unknown_arguments(words: list[str], flags: Iterable[str], *, lists: str = "-
     """An error for each word of a command line that no flag accepts, without the values of unknown flags; `lists` is
     the flag that lists them all."""
     first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
-    return [
-        ValueError(
-            f"unknown flag {flag!r}{meant_by(flag, flags) or f': {lists} lists them'}"
-            if word.startswith("-")
-            else f"{word!r} follows no flag: write --name before it, {lists} lists them"
-        )
-        for i, word in enumerate(words)
-        if (flag := word.partition("=")[0]).startswith("-") or i < first
-    ]
+    texts = [f"{word!r} follows no flag: write --name before it, {lists} lists them" for word in words[:first]]
+    unknown = [word.partition("=")[0] for word in words[first:] if word.startswith("-")]
+    texts += [f"unknown flag {flag!r}{meant_by(flag, flags) or f': {lists} lists them'}" for flag in unknown]
+    return [*map(ValueError, texts)]
 
 
 def unknown_field(name: str, file: str, known: Iterable[str]) -> Exception:

@@ -41,8 +41,7 @@ class Recipe:
     def says(self) -> str:
         """What it is for, in a sentence or two."""
         if self.flags:
-            changed = ", ".join(f"{name} {value}" for name, value in self.flags.items())
-            return f"{self.recipe.stem} with {changed}"
+            return f"{self.recipe.stem} with " + ", ".join(f"{name} {value}" for name, value in self.flags.items())
         if "what" in self.about:
             return self.about["what"]
         comment = re.match(r"(?:#.*\n)*", self.recipe.read_text(encoding="utf-8"))[0]
@@ -72,8 +71,7 @@ def all_recipes() -> dict[str, Recipe]:
     """Every recipe of this installation by its full name."""
     root = packaged_folder("recipes")
     alone = [Recipe("", path.stem, path, {}, {}) for path in sorted(root.glob("*.yaml"))]
-    folders = sorted(path for path in root.iterdir() if path.is_dir())
-    rows = [row for folder in folders for row in recipes_in(folder)]
+    rows = [row for folder in sorted(filter(Path.is_dir, root.iterdir())) for row in recipes_in(folder)]
     return {row.full_name: row for row in [*alone, *rows]}
 
 

@@ -106,8 +106,7 @@ def digest_of(function: Callable) -> str:
         if function in _DIGESTS:
             return _DIGESTS[function]
     defined, bound = unbound(function)
-    module = getattr(defined, "__module__", None) or ""
-    if module == "__main__":
+    if (module := getattr(defined, "__module__", None) or "") == "__main__":
         sources = _script_sources(defined, set())
     elif module.partition(".")[0] == __package__.partition(".")[0]:
         sources = [module]
@@ -174,9 +173,8 @@ def _source(defined: Any) -> str | None:
 def _json_value(value: Any) -> Any:
     if isinstance(value, (set, frozenset)):
         return sorted(map(str, value))
-    if hasattr(value, "tobytes"):  # an array or a decoded image
-        return sha256(value.tobytes())
-    return _ADDRESS.sub("", str(value))
+    # an array or a decoded image has bytes
+    return sha256(value.tobytes()) if hasattr(value, "tobytes") else _ADDRESS.sub("", str(value))
 
 
 def _stable(value: Any) -> str:

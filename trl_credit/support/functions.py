@@ -127,8 +127,7 @@ def _execute(path: Path) -> ModuleType:
     if path in _FILES and _FILES[path][0] == digest:
         return _FILES[path][1]
     name = f"{path.stem}_{sha256(f'{path} {digest}'.encode())[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
+    module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(name, path))
     sys.modules[name] = module  # where dataclasses and pickle look for it
     try:
         # what was read here: Python's own loader may take a compiled file of an earlier text, and writes one beside it

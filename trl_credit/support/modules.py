@@ -41,8 +41,7 @@ def digest_of_module(name: str) -> str | None:
 
 def _file_of(defined: Callable) -> Path | None:
     name = getattr(defined, "__module__", None) or ""
-    file = getattr(sys.modules.get(name), "__file__", None)
-    if file is None:
+    if (file := getattr(sys.modules.get(name), "__file__", None)) is None:
         return Path.cwd() / name if name == "__main__" else None  # a notebook imports from the working folder
     return Path(file) if _is_users(name, Path(file)) else None
 

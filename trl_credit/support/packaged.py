@@ -16,8 +16,7 @@ def packaged_folder(name: str) -> Path:
     """
     package = Path(__file__).parents[1]
     # in a checkout, also one that is installed by `pip install -e`; a wheel has them in `share/` (setup.py)
-    in_checkout = "examples/recipes" if name == "recipes" else name
-    places = (package / "share" / name, package.parent / in_checkout)
+    places = (package / "share" / name, package.parent / ("examples/recipes" if name == "recipes" else name))
     for place in places:
         if place.is_dir():
             return place

@@ -40,8 +40,7 @@ class Processes:
 
         Values arrive exactly, since floating types below float32 are sent as float32.
         """
-        sent = [_as_integers(column) for column in columns]
-        gathered = self.gather(torch.stack(sent, 1))
+        gathered = self.gather(torch.stack([_as_integers(column) for column in columns], 1))
         return [_restored(gathered[:, i], column.dtype) for i, column in enumerate(columns)]
 
     def max(self, n: int) -> int:
@@ -50,8 +49,7 @@ class Processes:
 
     def max_of_each(self, numbers: Sequence[int]) -> list[int]:
         """The largest of all processes, for each number. One collective call."""
-        mine = torch.tensor([list(numbers)], device=self.device)
-        return self.gather(mine).amax(0).tolist()
+        return self.gather(torch.tensor([list(numbers)], device=self.device)).amax(0).tolist()
 
 
 def _as_integers(column: torch.Tensor) -> torch.Tensor:

@@ -159,6 +159,5 @@ class StopSignals:
             self.number, self._time = number, time.monotonic()
             raise KeyboardInterrupt
         launched = "TORCHELASTIC_RUN_ID" in os.environ or LAUNCHED_BY in os.environ
-        echo = launched and time.monotonic() - self._time < _ECHO
-        if number == signal.SIGINT and not echo:
+        if number == signal.SIGINT and not (launched and time.monotonic() - self._time < _ECHO):
             os._exit(self.code)
