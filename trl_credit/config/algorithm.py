@@ -97,14 +97,8 @@ def algorithm_of(part: Any, config: Any, *, name: str | None = None) -> Algorith
         raise ValueError(f"credit={name!r} needs {min(unknown)!r}: choose among {', '.join(NEEDS)}.")
     if (parts["state_dict"] is None) != (parts["load_state_dict"] is None):
         raise ValueError(f"credit={name!r} has one of state_dict and load_state_dict: a resume needs both.")
-    return Algorithm(
-        credit=part.credit if is_algorithm(part) else part,
-        name=name,
-        source=source,
-        needs=frozenset(needs),
-        **parts,
-        **{what: bool(read(what)) for what in _FLAGS},
-    )
+    parts |= {what: bool(read(what)) for what in _FLAGS} | {"needs": frozenset(needs)}
+    return Algorithm(credit=part.credit if is_algorithm(part) else part, name=name, source=source, **parts)
 
 
 def is_algorithm(value: Any) -> bool:
@@ -145,8 +139,7 @@ def take_settings(config: Any) -> None:
 
     An object with more attributes than the fields of its class, such as a module, is kept as it is, with its settings.
     """
-    algorithm = config.credit
-    if not is_algorithm(algorithm) or inspect.isclass(algorithm):
+    if not is_algorithm(algorithm := config.credit) or inspect.isclass(algorithm):
         return
     is_kept = not getattr(algorithm, "__dict__", {}).keys() <= {f.name for f in fields_of(algorithm)}
     for setting in settings_of(algorithm):

@@ -39,10 +39,9 @@ from .trl_settings import TRL_ACTS
 from .turns import BY_TURN, CUSTOM_CREDIT, TRACES, TurnKnobs
 
 
-WEIGHTED_LOSS = when(loss_weight=anything_but("none"))
 SELECTED = when(selector=anything_but("none"))
 DIFFICULTY = when(difficulty=anything_but("none"))
-WEIGHTED = (WEIGHTED_LOSS, CUSTOM_CREDIT)
+WEIGHTED = (when(loss_weight=anything_but("none")), CUSTOM_CREDIT)
 TRACED = (when(importance=TRACES), *WEIGHTED)
 OLD_LOGPS_READ = (when(token_mask=anything_but("none")), CHAIN | when(segmentation="cutpoints"), CUSTOM_CREDIT)
 RANGE_READ = (DIFFICULTY, BY_DIFFICULTY, when(process_reward_weight=anything_but(0.0)))
@@ -298,8 +297,7 @@ class CreditConfig(SegmentKnobs, GroupKnobs, TurnKnobs, Construction, GRPOConfig
         Raises:
             ValueError: there is no such function.
         """
-        name = getattr(self, knob)
-        if not is_custom_function(name):
+        if not is_custom_function(name := getattr(self, knob)):
             return None
         function = resolve_function(name, what=knob, known=(), reload=False)
         kept = (ValueError,) if knob == "step_splitter" else ()  # a response that cannot be divided

@@ -165,8 +165,7 @@ def as_knob(setting: Field, hint: Any, *, of: type) -> Any:
 
 def _values_of(hint: Any, default: Any) -> Values | None:
     """The values of a type: choices, truth values, or numbers, which are finite if the default is."""
-    is_union = get_origin(hint) in (Union, UnionType)
-    kinds = ({*get_args(hint)} if is_union else {hint}) - {NoneType}
+    kinds = ({*get_args(hint)} if get_origin(hint) in (Union, UnionType) else {hint}) - {NoneType}
     if get_origin(hint) is Literal:
         return one_of(*get_args(hint))
     if kinds in ({bool}, {int}):
@@ -208,11 +207,7 @@ def is_active(config: Any, acts: tuple[Condition, ...]) -> bool:
 
 
 def inactive_options(
-    config: Any,
-    acts: Mapping[str, tuple[Condition, ...]],
-    *,
-    typed: Collection[str] = (),
-    wrong: Collection[str] = (),
+    config: Any, acts: Mapping[str, tuple[Condition, ...]], *, typed: Collection[str] = (), wrong: Collection[str] = ()
 ) -> dict[str, str]:
     """Fields that were set but have no effect, given the other fields.
 

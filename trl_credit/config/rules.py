@@ -114,8 +114,7 @@ def check_groups(args: GRPOConfig) -> None:
     """Checks that the groups of `num_generations` fill the generation batch. Raises `ValueError`."""
     group, processes = args.num_generations, int(os.environ.get("WORLD_SIZE") or 1)
     steps = "steps_per_generation" if args.steps_per_generation else "gradient_accumulation_steps"
-    rows = args.per_device_train_batch_size * processes * getattr(args, steps)
-    size = args.generation_batch_size or rows
+    size = args.generation_batch_size or args.per_device_train_batch_size * processes * getattr(args, steps)
     if group is None or size % group == 0:
         return
     sizes = ["generation_batch_size"] if args.generation_batch_size else ["per_device_train_batch_size", steps]

@@ -21,6 +21,7 @@ RELEASED_CODE: dict[str, Condition] = {
     "ha_dw_anchor": when(difficulty="hard", scale_rewards=("group", "batch")),
 }
 BRANCHING = list_of(COUNT, "whole numbers of at least 1, one per level", least=1)
+POINTS = list_of(one_of(*RELEASED_CODE))
 STEPS = one_of(*STEP_SPLITTERS, custom=True)
 CUTS = one_of("cutpoints", "fixed_length", "fixed_count", "steps", "turns", custom=True)
 TWO_LEVELS = Values("two levels or more", lambda x: len(x) > 1)
@@ -141,9 +142,7 @@ class SegmentKnobs:
     process_reward_form: str = _segment("advantage", one_of("advantage", "value"), acts=PROCESS_REWARD)
     policy_loss: str = _segment("clip", one_of("clip", "policy_iteration"))
     whiten_advantages: str = _segment("none", one_of("none", "batch", "microbatch"))
-    released_code: list[str] | None = _segment(
-        None, list_of(one_of(*RELEASED_CODE)), acts=tuple(RELEASED_CODE.values())
-    )
+    released_code: list[str] | None = _segment(None, POINTS, acts=tuple(RELEASED_CODE.values()))
 
 
 def best_of(config: "SegmentKnobs") -> int:

@@ -61,41 +61,39 @@ def _by_field(acts: dict[str, Condition | tuple[Condition, ...]]) -> dict[str, t
 
 
 # as TRL's `GRPOTrainer` reads its fields
-TRL_ACTS = _by_field(
-    {
-        "shuffle_dataset": when(prompt_sampler="data"),
-        "num_train_epochs": when(max_steps=number("-1", lambda x: x < 1)),
-        "warmup_steps": when(lr_scheduler_type=anything_but("constant")),
-        "vllm_mode vllm_structured_outputs_regex vllm_importance_sampling_correction": _VLLM,
-        "vllm_importance_sampling_cap vllm_importance_sampling_mode vllm_importance_sampling_clip_max "
-        "vllm_importance_sampling_clip_min": _CORRECTED,
-        "vllm_server_base_url vllm_server_timeout vllm_group_port": _SERVER,
-        "vllm_server_host vllm_server_port": _SERVER | when(vllm_server_base_url=None),
-        "vllm_model_impl vllm_enable_sleep_mode vllm_gpu_memory_utilization vllm_max_model_length "
-        "vllm_tensor_parallel_size": _VLLM | when(vllm_mode="colocate"),
-        "use_transformers_paged use_transformers_continuous_batching ds3_gather_for_generation": _GENERATE,
-        "cache_implementation": _GENERATE | when(use_transformers_continuous_batching=False),
-        "transformers_continuous_batching_config": _GENERATE | when(use_transformers_continuous_batching=True),
-        "use_bias_correction_kl sync_ref_model": when(beta=anything_but(0.0)),
-        "ref_model_mixup_alpha ref_model_sync_steps": when(sync_ref_model=True, beta=anything_but(0.0)),
-        "epsilon": (_CLIPPED, _CISPO | when(epsilon_high=None)),
-        "epsilon_high": (_CLIPPED, _CISPO),
-        "delta": _CLIPPED,
-        "sapo_temperature_neg sapo_temperature_pos": when(loss_type="sapo"),
-        "vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg": when(loss_type="vespo"),
-        "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target": when(use_adaptive_entropy=True),
-        "scale_rewards": _SCALED | when(multi_objective_aggregation="sum_then_normalize"),
-        "log_multimodal num_completions_to_print log_unique_prompts log_completions_hub_repo": _SHOWN,
-    }
-)
+_TRL: dict[str, Condition | tuple[Condition, ...]] = {
+    "shuffle_dataset": when(prompt_sampler="data"),
+    "num_train_epochs": when(max_steps=number("-1", lambda x: x < 1)),
+    "warmup_steps": when(lr_scheduler_type=anything_but("constant")),
+    "vllm_mode vllm_structured_outputs_regex vllm_importance_sampling_correction": _VLLM,
+    "vllm_importance_sampling_cap vllm_importance_sampling_mode vllm_importance_sampling_clip_max "
+    "vllm_importance_sampling_clip_min": _CORRECTED,
+    "vllm_server_base_url vllm_server_timeout vllm_group_port": _SERVER,
+    "vllm_server_host vllm_server_port": _SERVER | when(vllm_server_base_url=None),
+    "vllm_model_impl vllm_enable_sleep_mode vllm_gpu_memory_utilization vllm_max_model_length "
+    "vllm_tensor_parallel_size": _VLLM | when(vllm_mode="colocate"),
+    "use_transformers_paged use_transformers_continuous_batching ds3_gather_for_generation": _GENERATE,
+    "cache_implementation": _GENERATE | when(use_transformers_continuous_batching=False),
+    "transformers_continuous_batching_config": _GENERATE | when(use_transformers_continuous_batching=True),
+    "use_bias_correction_kl sync_ref_model": when(beta=anything_but(0.0)),
+    "ref_model_mixup_alpha ref_model_sync_steps": when(sync_ref_model=True, beta=anything_but(0.0)),
+    "epsilon": (_CLIPPED, _CISPO | when(epsilon_high=None)),
+    "epsilon_high": (_CLIPPED, _CISPO),
+    "delta": _CLIPPED,
+    "sapo_temperature_neg sapo_temperature_pos": when(loss_type="sapo"),
+    "vespo_k_pos vespo_lambda_pos vespo_k_neg vespo_lambda_neg": when(loss_type="vespo"),
+    "entropy_coef_min entropy_coef_max entropy_coef_delta entropy_target": when(use_adaptive_entropy=True),
+    "scale_rewards": _SCALED | when(multi_objective_aggregation="sum_then_normalize"),
+    "log_multimodal num_completions_to_print log_unique_prompts log_completions_hub_repo": _SHOWN,
+}
+TRL_ACTS = _by_field(_TRL)
 # the same for TRL's `ModelConfig`
-MODEL_ACTS = _by_field(
-    {
-        "lora_r lora_alpha lora_dropout lora_target_modules lora_target_parameters lora_modules_to_save lora_task_type "
-        "use_rslora use_dora": when(use_peft=True),
-        "bnb_4bit_quant_type use_bnb_nested_quant bnb_4bit_quant_storage": when(load_in_4bit=True),
-    }
-)
+_MODEL: dict[str, Condition | tuple[Condition, ...]] = {
+    "lora_r lora_alpha lora_dropout lora_target_modules lora_target_parameters lora_modules_to_save lora_task_type "
+    "use_rslora use_dora": when(use_peft=True),
+    "bnb_4bit_quant_type use_bnb_nested_quant bnb_4bit_quant_storage": when(load_in_4bit=True),
+}
+MODEL_ACTS = _by_field(_MODEL)
 # what decides about the size of a generation batch and its updates
 BATCH_FIELDS = (
     "num_generations generation_batch_size per_device_train_batch_size steps_per_generation "
