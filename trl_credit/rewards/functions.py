@@ -12,16 +12,7 @@ from typing import Any
 from ..demo import TASKS, agent_reward, demo_reward
 from ..support.conversation import asked_in, response_text
 from ..support.functions import resolve_function
-from .judging import (
-    ANSWER_TIMEOUT,
-    LONGEST_ANSWER,
-    SLOW_ANSWERS,
-    default_pool,
-    extract_answer,
-    read_gold,
-    restated,
-    rules_for,
-)
+from . import judging
 from .puzzles import IN_TEXT, knights_and_knaves_reward
 from .reasoning_gym import reasoning_gym_reward
 
@@ -41,8 +32,8 @@ def accuracy_reward(
     prompts: list | None = None,
     problem: list[str | None] | None = None,
     strict: bool = True,
-    timeout: float = ANSWER_TIMEOUT,
-    slow_answers: int | None = SLOW_ANSWERS,
+    timeout: float = judging.ANSWER_TIMEOUT,
+    slow_answers: int | None = judging.SLOW_ANSWERS,
     log_metric: Callable[[str, float], None] | None = None,
     **kwargs: Any,
 ) -> list[float | None]:
@@ -79,21 +70,17 @@ def accuracy_reward(
     Returns:
         `list[float | None]`: one per response; `None` if there is no gold.
     """
-    golds = ["" if gold is None else read_gold(gold) for gold in answer]
+    golds = ["" if gold is None else judging.read_gold(gold) for gold in answer]
     problems = list(map(asked_in, prompts)) if prompts is not None else [""] * len(golds)
     if problem is not None:
         problems = [prompt if own is None else str(own) for own, prompt in zip(problem, problems, strict=True)]
-    answers = [extract_answer(response_text(completion)) for completion in completions]
+    answers = [judging.extract_answer(response_text(completion)) for completion in completions]
     rows = list(zip(answers, golds, problems, strict=True))
-    judged = [i for i, (text, gold, _) in enumerate(rows) if text and gold and len(text) <= LONGEST_ANSWER]
-    verdicts, counts = default_pool().equal(
-        [rows[i][:2] for i in judged],
-        rules=[rules_for(*rows[i], strict=strict) for i in judged],
-        timeout=timeout,
-        slow_answers=slow_answers,
-    )
+    judged = [i for i, (text, gold, _) in enumerate(rows) if text and gold and len(text) <= judging.LONGEST_ANSWER]
+    pairs, rules = [rows[i][:2] for i in judged], [judging.rules_for(*rows[i], strict=strict) for i in judged]
+    verdicts, counts = judging.default_pool().equal(pairs, rules=rules, timeout=timeout, slow_answers=slow_answers)
     right = {i for i, verdict in zip(judged, verdicts, strict=True) if verdict}
-    copied = {i for i in right if strict and restated(*rows[i])}
+    copied = {i for i in right if strict and judging.restated(*rows[i])}
     if log_metric is not None:
         for name in ("timed_out", "over_budget", "failed", "unevaluated"):
             log_metric(f"accuracy/{name}", float(getattr(counts, name)))
@@ -112,12 +99,7 @@ def format_reward(completions: list, *, tags: bool = True, **kwargs: Any) -> lis
 
 
 def soft_overlong_punishment(
-    completions: list,
-    completion_ids: list[list[int]],
-    *,
-    max_length: int = 20_480,
-    cache: int = 4_096,
-    **kwargs: Any,
+    completions: list, completion_ids: list[list[int]], *, max_length: int = 20_480, cache: int = 4_096, **kwargs: Any
 ) -> list[float]:
     """0 up to `max_length - cache` tokens, falling to −1 at `max_length`, −1 beyond (DAPO, arXiv 2503.14476, Eq. 13).
 
@@ -141,25 +123,22 @@ def check_answers(answers: Iterable[object]) -> None:
     Raises:
         ValueError: golds cannot be read; the message shows the first of them.
     """
-    golds = ["" if gold is None else read_gold(gold) for gold in answers]
+    golds = ["" if gold is None else judging.read_gold(gold) for gold in answers]
     is_prose = [len(re.findall(r"(?<![\\A-Za-z])[A-Za-z]{3,}", IN_TEXT.sub(" ", gold))) >= 3 for gold in golds]
-    column_is_prose = 2 * sum(is_prose) > len(golds)
-    unread = {i for i, x in enumerate(golds) if not 0 < len(x) <= LONGEST_ANSWER or (column_is_prose and is_prose[i])}
+    of_prose = 2 * sum(is_prose) > len(golds)
+    unread = {i for i, x in enumerate(golds) if not 0 < len(x) <= judging.LONGEST_ANSWER or (of_prose and is_prose[i])}
     # most golds are numbers, which need no parser
     hard = [i for i, x in enumerate(golds) if i not in unread and not re.fullmatch(r"-?\d{1,300}(?:\.\d+)?", x)]
-    verdicts, _ = default_pool().equal([(None, golds[i]) for i in hard], timeout=_LOAD_TIMEOUT)
+    verdicts, _ = judging.default_pool().equal([(None, golds[i]) for i in hard], timeout=_LOAD_TIMEOUT)
     if bad := sorted(unread.union(i for i, verdict in zip(hard, verdicts, strict=True) if not verdict)):
         shown = ", ".join(f"row {i}: {golds[i][:80]!r}" for i in bad[:3])
-        raise ValueError(
-            f"{len(bad)} of {len(golds)} answers cannot be read as mathematics ({shown}). Choose another "
-            "--answer_column or a --reward that reads it, or remove these rows."
-        )
+        fix = "Choose another --answer_column or a --reward that reads it, or remove these rows."
+        raise ValueError(f"{len(bad)} of {len(golds)} answers cannot be read as mathematics ({shown}). {fix}")
 
 
 def default_reward(dataset_name: str) -> str:
     """The name of the reward that reads the answers of a data set."""
-    task = dataset_name.partition(":")[0]
-    if task in TASKS:
+    if (task := dataset_name.partition(":")[0]) in TASKS:
         return TASKS[task].reward
     return {"knights_and_knaves_3ppl": "knights_and_knaves", "reasoning_gym": "reasoning_gym"}.get(task, "accuracy")
 
@@ -175,9 +154,7 @@ def resolve_reward(name: str, *, max_completion_length: int | None = None) -> Ca
     if name == "soft_overlong" and max_completion_length is not None:
         limits = {"max_length": max_completion_length, "cache": max(1, max_completion_length // 5)}
         return functools.wraps(soft_overlong_punishment)(functools.partial(soft_overlong_punishment, **limits))
-    if name in REWARDS:
-        return REWARDS[name]
-    return resolve_function(name, what="reward", known=REWARDS)
+    return REWARDS[name] if name in REWARDS else resolve_function(name, what="reward", known=REWARDS)
 
 
 REWARDS: dict[str, Callable] = {

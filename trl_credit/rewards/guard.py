@@ -71,10 +71,8 @@ def guard_rewards(
     ledger = StepLedger() if ledger is None else ledger
     functions = reward_funcs if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
     names = unique_names([function_label(function) for function in functions])
-    guarded = [
-        _guard(function, name, timeout, data, ledger, column)
-        for column, (function, name) in enumerate(zip(functions, names, strict=True))
-    ]
+    named = enumerate(zip(functions, names, strict=True))
+    guarded = [_guard(function, name, timeout, data, ledger, column) for column, (function, name) in named]
     return guarded if isinstance(reward_funcs, (list, tuple)) else guarded[0]
 
 
@@ -84,8 +82,7 @@ def guard_rollout(rollout_func: Callable) -> Callable:
     @functools.wraps(rollout_func)
     def guarded(prompts: list, trainer: object) -> dict[str, Any]:
         output = rollout_func(prompts, trainer)
-        lengths = [len(ids) for ids in output.get("completion_ids", [])]
-        if 0 in lengths:
+        if 0 in (lengths := [len(ids) for ids in output.get("completion_ids", [])]):
             what = f"an empty completion for prompt {lengths.index(0)} of the batch"
             raise ValueError(f"rollout_func returned {what}: return at least the end-of-sequence token.")
         return output
@@ -134,10 +131,9 @@ class _Call:
         self._batch = f"{self.responses} responses, the first to prompt {shown_prompt(kwargs.get('prompts', ()), 0)}"
         label = f"reward function {name!r} (on {self._batch})"
         self.errors_named = functools.partial(errors_named, func, label, kept=(RewardError,))
-        self.late = (
-            f"reward function {name!r} took longer than reward_timeout={timeout} seconds for {self._batch}: it hangs, "
-            "or the limit is too low. Bound what it does for one response, or raise reward_timeout."
-        )
+        fix = "the limit is too low. Bound what it does for one response, or raise reward_timeout."
+        what = f"reward function {name!r} took longer than reward_timeout={timeout} seconds for {self._batch}"
+        self.late = f"{what}: it hangs, or {fix}"
 
     def own_arguments(self) -> dict[str, Any]:
         """The arguments, with copies of the lists: what one function writes into them is not seen by others."""
@@ -154,8 +150,7 @@ class _Call:
         """The result as a list. A lazy result is read here, within its time limit, and no further than needed."""
         if isinstance(rewards, (Mapping, Set)) or not isinstance(rewards, Iterable):
             raise self._refused(f"{_brief(rewards)} for {self._batch}: return a list, one per response")
-        listed = list(itertools.islice(rewards, self.responses + 1))
-        if len(listed) != self.responses:
+        if len(listed := list(itertools.islice(rewards, self.responses + 1))) != self.responses:
             count = len(listed) if len(listed) < self.responses else f"more than {self.responses}"
             raise self._refused(f"{count} rewards for {self._batch}: return one per response")
         return listed

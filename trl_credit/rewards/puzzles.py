@@ -40,17 +40,15 @@ def knights_and_knaves_reward(
 
 def _roles(text: str, names: list[str]) -> dict[str, bool] | None:
     """Name → whether the response calls it a knight. `None` unless the response clearly gives everybody one role."""
-    after = after_thinking(text)
-    if after is None:
+    if (after := after_thinking(text)) is None:
         return None
     marked = answer_tag(after)
     if marked is None and ("\\boxed" in after or "\\fbox" in after):
         marked = extract_answer(after) or ""
     statements = IN_TEXT.sub(r"\1", (after if marked is None else marked)[-_LONGEST_STATEMENT:]).replace("\\ ", " ")
     name, is_a = f"({'|'.join(map(re.escape, names))})", r"(?:is|are|:|=|-)[*_]{0,3}\s{0,3}(?:an?\s)?[*_]{0,3}"
-    claim = rf"(?i)\b{name}\b[*_]{{0,3}}\s{{0,3}}{is_a}(knight|knave)\b"
     # text, name, role, text, name, role, …, text
-    parts = re.split(claim, statements)
+    parts = re.split(rf"(?i)\b{name}\b[*_]{{0,3}}\s{{0,3}}{is_a}(knight|knave)\b", statements)
     claims = list(zip(parts[::3], parts[1::3], parts[2::3], parts[3::3], strict=False))
     claims = claims if marked is not None else claims[max(0, len(claims) - len(names)) :]
     if any(_is_unsure(before, after) for before, _, _, after in claims):

@@ -51,10 +51,8 @@ def check_signature(function: Callable, name: str, rows: Rows) -> None:
     except TypeError as error:
         columns = [name for name in rows.names if name not in GIVEN]
         fix = "rename the parameter or the column, give the parameter a default, or add **kwargs to its parameters"
-        raise ValueError(
-            f"reward function {name!r} cannot be called: {error}, and {rows.what} has {columns or 'prompts alone'}. "
-            f"TRL also gives {', '.join(GIVEN)}: {fix}."
-        ) from error
+        what = f"reward function {name!r} cannot be called: {error}, and {rows.what} has {columns or 'prompts alone'}"
+        raise ValueError(f"{what}. TRL also gives {', '.join(GIVEN)}: {fix}.") from error
 
 
 def required_parameters(function: Callable) -> tuple[str, ...]:

@@ -58,8 +58,7 @@ class StepRewards:
 
     def total(self, *, of_states: bool) -> float | None:
         """The reward of the response: the sum, or of scores of states the last one; `None` if nothing was scored."""
-        known = [x for x in self.values if x is not None]
-        if not known:
+        if not (known := [x for x in self.values if x is not None]):
             return None if self.values or of_states else 0.0
         return known[-1] if of_states else math.fsum(known)
 
@@ -111,8 +110,7 @@ class StepLedger:
         if isinstance(reward, StepRewards):
             return reward.total(of_states=self.of_states)
         if isinstance(reward, torch.Tensor):
-            known = reward[self.scored(reward, i)]
-            if not len(known):
+            if not len(known := reward[self.scored(reward, i)]):
                 return None
             return known[-1].item() if self.of_states else known.sum().item()
         return reward
@@ -137,8 +135,7 @@ def read_reward(reward: Any, *, tokens: int | None) -> ResponseReward:
     values = _listed(reward)
     if all(isinstance(x, (list, tuple)) and len(x) == 2 for x in values):
         return StepRewards(*zip(*values, strict=True)) if values else StepRewards((), ())
-    numbers = _numbers(values)
-    if len(numbers) != tokens:
+    if len(numbers := _numbers(values)) != tokens:
         length = "unknown length" if tokens is None else f"{tokens} tokens"
         raise ValueError(f"{len(numbers)} values for a response of {length} (one per token of completion_ids)")
     return torch.tensor([math.nan if x is None else x for x in numbers], dtype=torch.float64)
