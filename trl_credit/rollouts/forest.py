@@ -1,8 +1,6 @@
 """The trees of a generation batch: growing, scoring, and the rows to train on, new or from the replay buffer."""
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -23,17 +21,7 @@ from .policy import LoggedResponse, Plan, Policy
 from .prompts import Prompts
 from .replay import ReplayBuffer, Row, padded, question_number, visible_columns
 from .sources import GenerationBatch, Responses
-from .tree import (
-    PACKED_LENGTH,
-    Tree,
-    assign_tree_credit,
-    groups_within,
-    grow_trees,
-    pack,
-    packed_rows,
-    sample_paths,
-    training_rows,
-)
+from .tree import Tree, assign_tree_credit, grow_trees, packed_rows, sample_paths, training_rows, with_behavior_logps
 
 
 logger = get_logger(__name__)
@@ -78,10 +66,8 @@ class Trees(Responses):
         self._is_packed = config.tree_rows == "packed"
         if self._is_packed and (problem := branch_problem(model_config)) is not None:
             raise ValueError(f"tree_rows='packed' {problem}; or set tree_rows='paths'.")
-        legacy = config.uses_released_code("spo_replay")
-        self.buffer = ReplayBuffer(
-            life=config.replay_iterations, cap=config.replay_cap, seed=config.seed, legacy=legacy
-        )
+        limits = {"life": config.replay_iterations, "cap": config.replay_cap}
+        self.buffer = ReplayBuffer(**limits, seed=config.seed, legacy=config.uses_released_code("spo_replay"))
 
     def make(self, inputs: list[dict[str, Any]]) -> GenerationBatch:
         policy, inputs = self.policy, self._prompts.begin(inputs)
@@ -170,15 +156,9 @@ class Trees(Responses):
         drawn = self.buffer.draw(len(inputs) * processes)
         share = drawn[rank::processes]
         self._record(trees, drawn, iteration, requested=len(inputs) * processes, expired=self.buffer.expired - expired)
-        return Plan(
-            rows=share + [_filler(drawn, policy)] * (len(inputs) - len(share)),
-            n_real=len(share),
-            logged=logged,
-            accuracy=total / scored if scored else math.nan,
-            iteration=iteration,
-            drawn=drawn,
-            trees=trees,
-        )
+        rows = share + [_filler(drawn, policy)] * (len(inputs) - len(share))
+        accuracy = total / scored if scored else math.nan
+        return Plan(rows, len(share), logged, accuracy, iteration=iteration, drawn=drawn, trees=trees)
 
     def _grow(self, inputs: list[dict[str, Any]]) -> tuple[list[Tree], list[bool]]:
         """Scored trees for the prompts that begin on this process. If prompts are drawn, also whether each tree of all
@@ -272,8 +252,7 @@ def has_signal(tree: Tree, config: CreditConfig) -> bool:
     """Whether a tree's leaves differ by `group_signal`, or with "advantage", whether a node has an advantage."""
     if config.group_signal == "advantage":
         return any(node.advantage for node in tree.root.walk())
-    leaves = tree.root.leaves()
-    values = [leaf.correct if config.group_signal == "correct" else leaf.value for leaf in leaves]
+    values = [leaf.correct if config.group_signal == "correct" else leaf.value for leaf in tree.root.leaves()]
     return len({value for value in values if not math.isnan(value)}) > 1
 
 
@@ -289,45 +268,9 @@ def row_accuracy(tree: Tree, config: CreditConfig) -> float:
 def _filler(drawn: list[Row], policy: Policy) -> Row:
     """The shortest row without credit, which keeps shapes and collective calls equal."""
     tokens = (drawn[0].prompt_ids[0], drawn[0].completion_ids[0]) if drawn else (0, 0)
-    logps = (0.0,) if policy.use_vllm else None
-    return Row("", tokens[:1], tokens[1:], (0.0,), (-1,), sampling_logps=logps)
+    return Row("", tokens[:1], tokens[1:], (0.0,), (-1,), sampling_logps=(0.0,) if policy.use_vllm else None)
 
 
 def _sums(values: list[float]) -> tuple[float, float]:
     scored = [value for value in values if not math.isnan(value)]
     return sum(scored), len(scored)
-
-
-def with_behavior_logps(policy: Policy, trees: Sequence[Tree], rows: Sequence[Sequence[Row]]) -> list[Row]:
-    """The rows of all trees with their log-probabilities (nats), measured by packed passes. Collective.
-
-    In the passes each segment of a tree's rows occurs exactly once. A packed row has at most [`PACKED_LENGTH`] tokens,
-    and after the prompt at most as many as a micro-batch of the longest completions, so that it takes no more memory. A
-    longer path has its own row.
-
-    Args:
-        policy ([`Policy`]):
-            Makes the passes.
-        trees (sequence of [`Tree`]):
-            May be empty on a process that takes part in the passes of others.
-        rows (sequence of sequences of [`Row`]):
-            The rows of each tree, in the form `nodes` or `paths`.
-    """
-    packed = []
-    for tree, own in zip(trees, rows, strict=True):
-        numbers, trained = tree.numbers(), {node for row in own for node in row.segment_nodes}
-        paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and numbers[n] in trained]
-        longest = max((len(row.completion_ids) for row in own), default=0)
-        prompt = len(tree.prompt_ids)
-        limit = min(PACKED_LENGTH, prompt + policy.args.per_device_train_batch_size * longest)
-        packed.append([pack(tree, group, math.nan) for group in groups_within(paths, prompt=prompt, limit=limit)])
-    logps = iter(policy.row_logps([row for part in packed for row in part], at_once=1))
-    with_logps = []
-    for own, part in zip(rows, packed, strict=True):
-        by_node: defaultdict[int, list[float]] = defaultdict(list)
-        for row in part:
-            for logp, segment in zip(next(logps), row.segments, strict=True):
-                if segment >= 0:
-                    by_node[row.segment_nodes[segment]].append(logp)
-        with_logps += [replace(row, behavior_logps=[x for n in row.segment_nodes for x in by_node[n]]) for row in own]
-    return with_logps

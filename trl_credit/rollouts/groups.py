@@ -120,10 +120,8 @@ def join_groups(
     parts = {name: data.pop(f"made/{name}", None) for name in _PARTS}
     data[keys.NUM_ITEMS] = torch.tensor(sum(int(loss_mask(row).sum()) for row in rows), device=device)
     turn_ids = data.get(keys.TURN_IDS)
-    rewards = {
-        name: torch.cat([getattr(call.batch, name) for call in calls])[index]
-        for name in ("rewards", "rewards_per_func", "correct")
-    }
+    columns = ("rewards", "rewards_per_func", "correct")
+    rewards = {name: torch.cat([getattr(call.batch, name) for call in calls])[index] for name in columns}
     batch = Batch(data, **rewards, rank=processes.rank)
     if turn_ids is not None:  # from the mask before credit changed it
         batch.turn_ids = turn_ids
@@ -131,8 +129,7 @@ def join_groups(
         policy.fill_old_logps(batch)
     entries = [entry for call in calls for entry in call.entries]
     policy.log.show([entries[number] for number in index])
-    examples = [known[number][1] for number in index[own]]
-    return GenerationBatch(batch, examples=examples, **parts)
+    return GenerationBatch(batch, examples=[known[number][1] for number in index[own]], **parts)
 
 
 def _taken(

@@ -1,6 +1,6 @@
 """What the sources of a batch need from a trainer: sampling, continuations, scores, measures. There are types only."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -62,6 +62,10 @@ class Policy(Protocol):
         log: What TRL logs of a batch, a [`~trl_credit.trainer.trl_log.TrlLog`].
         group_size: Rows per prompt.
         pad_token_id: The token that rows are padded with.
+        continue_turns: `f(places, *, n, budgets, prompt_ids, completion_ids, most)`, see
+            [`~trl_credit.trainer.turn_rollouts.TurnRollouts`]: rewards (states · n, functions) of `n` conversations
+            from each (row, b) of `places`, where turns of the last batch begin, and the tokens that were added. `most`:
+            the largest number of states of all processes. Collective.
     """
 
     args: CreditConfig
@@ -70,6 +74,7 @@ class Policy(Protocol):
     use_vllm: bool
     group_size: int
     pad_token_id: int
+    continue_turns: Callable[..., tuple[torch.Tensor, list[list[int]]]]
 
     def data_rows(self, numbers: list[int]) -> list[dict[str, Any]]:
         """Rows of the training data by number, as the data loader gives them: a new `dict` for each."""
@@ -104,20 +109,6 @@ class Policy(Protocol):
         self, examples: list[dict[str, Any]], completion_ids: list[list[int]], *, most: int | None = None
     ) -> torch.Tensor:
         """Rewards by function, shape (n, functions). `most`: the largest n of all processes, if known. Collective."""
-
-    def continue_turns(
-        self,
-        places: Sequence[tuple[int, int]],
-        *,
-        n: int,
-        budgets: list[int],
-        prompt_ids: Sequence[list[int]],
-        completion_ids: Sequence[list[int]],
-        most: int,
-    ) -> tuple[torch.Tensor, list[list[int]]]:
-        """Rewards (states · n, functions) of `n` conversations from each (row, b) of `places`, where turns of the last
-        batch begin, and the tokens that were added. `most`: the largest number of states of all processes.
-        Collective."""
 
     def total_reward(self, rewards_per_func: torch.Tensor) -> torch.Tensor:
         """Shapes (n, functions) → (n,)."""

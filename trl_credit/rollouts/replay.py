@@ -92,8 +92,7 @@ def visible_columns(rows: Sequence[Row], *, prompt_width: int, width: int) -> to
     visible = torch.zeros(len(rows), prompt_width + width, dtype=torch.long)
     for i, row in enumerate(rows):
         left, length = prompt_width - len(row.prompt_ids), len(row.prompt_ids) + len(row.completion_ids)
-        until = row.visible_until or [length] * length
-        visible[i, left : left + length] = left + torch.tensor(until)
+        visible[i, left : left + length] = left + torch.tensor(row.visible_until or [length] * length)
     return visible
 
 

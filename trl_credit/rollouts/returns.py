@@ -58,9 +58,8 @@ def return_advantages(policy: Policy, batch: Batch, scores: StepScores) -> torch
     numbers = batch.own_rows(batch.rewards_per_func).cpu().double()
     placed = [scores.placed.get(j) or _at_the_end(numbers[:, j], written_t) for j in range(len(scores.weights))]
     columns = [_along_responses(of, width=batch.width) for of in placed]
-    stats: dict[str, tuple[Any, Any]] = {
-        "steps/truncated": (scores.late, sum(len(p) for of in scores.placed.values() for p in of.positions))
-    }
+    steps_placed = sum(len(p) for of in scores.placed.values() for p in of.positions)
+    stats: dict[str, tuple[Any, Any]] = {"steps/truncated": (scores.late, steps_placed)}
     if config.returns == "difference":
         advantages = torch.zeros(written_t.shape, dtype=torch.float64)
         for weight, of, (value_t, is_end) in zip(scores.weights, placed, columns, strict=True):

@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice, repeat
 from typing import Any
@@ -192,8 +192,7 @@ def training_rows(
     prompts: dict[Node, array] = {}  # by the node that they end with: siblings share theirs
     for path in (node.path() for node in ends):
         candidates = range(len(path) - 1 if form == "nodes" else 0, len(path))
-        places = [i for i in candidates if is_credited(path[i], keep_zero) and path[i] not in seen]
-        if not places:
+        if not (places := [i for i in candidates if is_credited(path[i], keep_zero) and path[i] not in seen]):
             continue
         seen.update(path[i] for i in places)
         first, end = places[0], places[-1] + 1
@@ -319,3 +318,38 @@ def sample_paths(tree: Tree, n: int, *, seed: str) -> list[Node]:
             node = node.children[i % len(node.children) if at_root else rng.randrange(len(node.children))]
         leaves.append(node)
     return leaves
+
+
+def with_behavior_logps(policy: Policy, trees: Sequence[Tree], rows: Sequence[Sequence[Row]]) -> list[Row]:
+    """The rows of all trees with their log-probabilities (nats), measured by packed passes. Collective.
+
+    In the passes each segment of a tree's rows occurs exactly once. A packed row has at most [`PACKED_LENGTH`] tokens,
+    and after the prompt at most as many as a micro-batch of the longest completions, so that it takes no more memory. A
+    longer path has its own row.
+
+    Args:
+        policy ([`Policy`]):
+            Makes the passes.
+        trees (sequence of [`Tree`]):
+            May be empty on a process that takes part in the passes of others.
+        rows (sequence of sequences of [`Row`]):
+            The rows of each tree, in the form `nodes` or `paths`.
+    """
+    packed = []
+    for tree, own in zip(trees, rows, strict=True):
+        numbers, trained = tree.numbers(), {node for row in own for node in row.segment_nodes}
+        paths = [n.path() for n in tree.root.walk_paths() if n.segment.ids and numbers[n] in trained]
+        longest = max((len(row.completion_ids) for row in own), default=0)
+        prompt = len(tree.prompt_ids)
+        limit = min(PACKED_LENGTH, prompt + policy.args.per_device_train_batch_size * longest)
+        packed.append([pack(tree, group, math.nan) for group in groups_within(paths, prompt=prompt, limit=limit)])
+    logps = iter(policy.row_logps([row for part in packed for row in part], at_once=1))
+    with_logps = []
+    for own, part in zip(rows, packed, strict=True):
+        by_node: defaultdict[int, list[float]] = defaultdict(list)
+        for row in part:
+            for logp, segment in zip(next(logps), row.segments, strict=True):
+                if segment >= 0:
+                    by_node[row.segment_nodes[segment]].append(logp)
+        with_logps += [replace(row, behavior_logps=[x for n in row.segment_nodes for x in by_node[n]]) for row in own]
+    return with_logps
