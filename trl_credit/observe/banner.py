@@ -26,8 +26,7 @@ def banner(trainer: ResumableTrainer) -> list[str]:
     data, name = trainer.train_dataset, credit_name(trainer)
     rows = f" on {len(data):,} prompts" if hasattr(data, "__len__") else ""
     count = trainer.accelerator.num_processes
-    processes = f", on {count} processes" if count > 1 else ""
-    lines = [f"{name}{rows}: {describe_sampling(trainer.args)}{processes}"]
+    lines = [f"{name}{rows}: {describe_sampling(trainer.args)}" + f", on {count} processes" * (count > 1)]
     if any(inspect.unwrap(reward) in (demo_reward, agent_reward) for reward in trainer.reward_funcs):
         task = embedded_task(trainer.accelerator.unwrap_model(trainer.model).config) or DEMO
         lines.append(f"embedded task: {task.description}; reward 1 if the last digit is right")
@@ -41,8 +40,7 @@ def banner(trainer: ResumableTrainer) -> list[str]:
 
 def credit_name(trainer: ResumableTrainer) -> str:
     """The algorithm, with the user's credit function if there is one: "S-trace with credit mine.py:f"."""
-    credit = trainer.args.credit
-    if credit is None or is_default(trainer.args, "credit"):  # the preset's own
+    if (credit := trainer.args.credit) is None or is_default(trainer.args, "credit"):  # the preset's own
         return trainer.algorithm_name
     return f"{trainer.algorithm_name} with credit {short_name(credit)}"
 

@@ -90,12 +90,11 @@ def columns_of(
         clipped_t = clipped_tokens(config, credit, tokens)
         if config.delta is not None:
             clipped_t = clipped_t | ((ratio_t > config.delta) & (advantage_t < 0))
-    # A of a custom loss is minus that loss
-    shown_t = wide(tokens.advantages) if carries_loss else advantage_t
     return {
         "loss_mask": inside_t,
         "policy_mask": kept_t,
-        "advantages": torch.where(inside_t, shown_t, 0.0),
+        # A of a custom loss is minus that loss
+        "advantages": torch.where(inside_t, wide(tokens.advantages) if carries_loss else advantage_t, 0.0),
         "log_weight": torch.where(inside_t, log_weight_t, 0.0),
         "selected": None if credit.selected is None else credit.selected.bool() & inside_t,
         "is_clipped": None if clipped_t is None else clipped_t & kept_t,

@@ -15,7 +15,6 @@ from ..config import CreditConfig, active_part, defaults
 from ..config.knobs import knobs_of
 from ..loss import keys
 from ..loss.batch import unpadded
-from ..rollouts.replay import question_key
 from ..rollouts.sources import GenerationBatch
 from ..rollouts.tree import Tree
 from ..runs.identity import FREE
@@ -135,33 +134,29 @@ def trees_of(trainer: ResumableTrainer, origin: Origin) -> list[tuple[int, list[
         if row.birth == plan.iteration and row.segment_nodes is not None:
             trained[row.question].update(row.segment_nodes[s] for s in {*row.segments} - {-1})
     groups = {row.question: origin.places[tag][0] for tag, row in enumerate(plan.drawn)}
-    trees = []
-    for tree in plan.trees:
-        question = question_key(tree.prompt_ids)
-        if groups.get(question, trainer.args.log_credit_groups) < trainer.args.log_credit_groups:
-            trees.append((groups[question], _nodes(trainer, tree, trained[question]), gold_answer(tree.example)))
-    return trees
+    most = trainer.args.log_credit_groups
+    kept = [tree for tree in plan.trees if groups.get(tree.question, most) < most]
+    return [(groups[x.question], _nodes(trainer, x, trained[x.question]), gold_answer(x.example)) for x in kept]
 
 
 def _nodes(trainer: ResumableTrainer, tree: Tree, trained: set[int]) -> list[dict[str, Any]]:
     number, nodes = tree.numbers(), []
     for i, node in enumerate(tree.root.walk()):
         is_leaf = i > 0 and not node.children
-        nodes.append(
-            {
-                "id": i,
-                "parent": None if node.parent is None else number[node.parent],
-                "depth": node.depth,
-                "text": trainer.engine.decode(node.segment.ids),
-                "tokens": len(node.segment.ids),
-                "value": node.value,
-                "advantage": node.advantage if i > 0 else None,
-                "trained": i in trained,
-                "reward": node.value if is_leaf else None,
-                "rewards": dict(zip(trainer.reward_func_names, node.rewards, strict=True)) if is_leaf else {},
-                "truncated": node.truncated,
-            }
-        )
+        entry = {
+            "id": i,
+            "parent": None if node.parent is None else number[node.parent],
+            "depth": node.depth,
+            "text": trainer.engine.decode(node.segment.ids),
+            "tokens": len(node.segment.ids),
+            "value": node.value,
+            "advantage": node.advantage if i > 0 else None,
+            "trained": i in trained,
+            "reward": node.value if is_leaf else None,
+            "rewards": dict(zip(trainer.reward_func_names, node.rewards, strict=True)) if is_leaf else {},
+            "truncated": node.truncated,
+        }
+        nodes.append(entry)
     return nodes
 
 
@@ -181,8 +176,7 @@ def shard_of(
     logged = {row["group"] for row in responses}
     for row in responses:
         row["answer"] = answers.get(row["group"], row["answer"])
-        nodes = trees.get(row["group"])
-        if nodes is None:
+        if (nodes := trees.get(row["group"])) is None:
             row |= {"nodes": None, "segment_nodes": None}
         elif row["nodes"] and trainer.args.tree_rows != "packed":
             last = nodes[row["nodes"][-1]]
@@ -223,5 +217,4 @@ def settings_of(args: CreditConfig) -> dict[str, Any]:
     active = active_part({f.name: getattr(args, f.name) for f in fields(args) if f.name in kept}, vars(args), knobs)
     # a knob of the preset alone is always a difference
     settings = {name: value for name, value in active.items() if name not in plain or value != plain[name]}
-    custom = settings.keys() & args.custom_functions().keys()
-    return settings | {name: short_name(settings[name]) for name in custom}
+    return settings | {name: short_name(settings[name]) for name in settings.keys() & args.custom_functions().keys()}

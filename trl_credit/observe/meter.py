@@ -52,8 +52,7 @@ class Meter:
 
         All processes must give the same names in the same order. Collective outside of a training step.
         """
-        device = self._processes.device
-        sums = torch.stack([_as_float(part, device) for pair in stats.values() for part in pair])
+        sums = torch.stack([_as_float(part, self._processes.device) for pair in stats.values() for part in pair])
         if self.in_step and self._is_training():
             self._names += stats
             self._sums.append(sums)
@@ -121,8 +120,7 @@ class Meter:
             yield
         finally:
             if is_timed:
-                inner = sum(self._seconds.values()) - before
-                self._seconds[phase] += time.perf_counter() - start - inner
+                self._seconds[phase] += time.perf_counter() - start - (sum(self._seconds.values()) - before)
 
     def log_seconds(self) -> None:
         """Logs the seconds of each phase since the last call."""

@@ -64,8 +64,7 @@ def plot_rewards(log_history: list[dict[str, Any]], path: str | Path, *, title: 
         `tuple[float, float]` or `None`: the first and the last logged reward. If there is none, no file is left.
     """
     Path(path).unlink(missing_ok=True)  # an earlier run's
-    rows = [row for row in log_history if row.get("reward") is not None and "step" in row]
-    if not rows:
+    if not (rows := [row for row in log_history if row.get("reward") is not None and "step" in row]):
         return None
     steps, rewards = [row["step"] for row in rows], [row["reward"] for row in rows]
     deviation = {row["step"]: row.get("reward_std") or 0.0 for row in rows}
@@ -92,8 +91,7 @@ def plot_credit(log_history: list[dict[str, Any]], path: str | Path, *, title: s
     panels = {begin: [name for name in series if name.startswith(begin)] for begin in PANELS}
     known = {name for names in panels.values() for name in names}
     panels |= {name: [name] for name in sorted(series) if name not in known and not name.startswith(_IN_LOGS)}
-    panels = {begin: names for begin, names in panels.items() if names}
-    if not panels:
+    if not (panels := {begin: names for begin, names in panels.items() if names}):
         return []
     rows = math.ceil(len(panels) / 2)
     height = _HEIGHT * rows + 0.4

@@ -52,8 +52,7 @@ class RolloutLog(TrainerCallback):
     """
 
     def __init__(self, trainer: ResumableTrainer) -> None:
-        self._trainer = trainer
-        self._args = trainer.args
+        self._trainer, self._args = trainer, trainer.args
         self.is_off = self._args.log_credit == 0
         self._problem: str | None = None
         self._texts: TokenTexts | None = None
@@ -87,12 +86,9 @@ class RolloutLog(TrainerCallback):
 
     def before(self) -> None:
         """Begins a pass if the last one has ended. Call it at the start of a micro-batch, before rows are sampled."""
-        trainer = self._trainer
-        if not self.is_off and (
-            self._pass is None or trainer.micro_batches_done % self._args.steps_per_generation == 0
-        ):
-            step = trainer.state.global_step + 1
-            size, window = self._args.steps_per_generation, self._args.gradient_accumulation_steps
+        trainer, size = self._trainer, self._args.steps_per_generation
+        if not self.is_off and (self._pass is None or trainer.micro_batches_done % size == 0):
+            step, window = trainer.state.global_step + 1, self._args.gradient_accumulation_steps
             # the last step that the pass can reach; one later if the end of an epoch can cut a window
             last = step + (self._in_window + size - 1) // window + (size % window != 0 != window % size)
             due = -(-max(step, self._logged + 1) // self._every) * self._every
@@ -113,8 +109,7 @@ class RolloutLog(TrainerCallback):
         with self._harmless():
             tags = loss_pass.inputs[keys.LOG_ROW].tolist()
             known, most = self._origin.places, self._args.log_credit_groups
-            places = [i for i, tag in enumerate(tags) if tag in known and known[tag][0] < most]
-            if places:
+            if places := [i for i, tag in enumerate(tags) if tag in known and known[tag][0] < most]:
                 self._pass.rows += captured(self._args, loss_pass, loss, places)
 
     def after(self) -> None:
@@ -142,8 +137,7 @@ class RolloutLog(TrainerCallback):
                 responses = [response_of(self._trainer, self._origin, row, self._texts, prompts) for row in done.rows]
                 mine = responses, trees_of(self._trainer, self._origin)
         gathered = gather_object([(self._problem, mine)])
-        problems = [problem for problem, _ in gathered if problem is not None]
-        if problems:
+        if problems := [problem for problem, _ in gathered if problem is not None]:
             self._problem = problems[0]
         elif self._trainer.processes.is_main:
             with self._harmless():

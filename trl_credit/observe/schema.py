@@ -148,8 +148,7 @@ def _refuse(constant: str) -> float:
 
 def _entry(line: str, *, kinds: tuple[str, ...], where: str) -> dict[str, Any]:
     entry = parse_json(line, where=where)
-    kind = entry.get("kind") if isinstance(entry, dict) else None
-    if kind not in kinds:
+    if (kind := entry.get("kind") if isinstance(entry, dict) else None) not in kinds:
         raise ValueError(f"{where} is not a line of kind {' or '.join(kinds)}: it is damaged or not a rollout log")
     written = f"schema {entry.get('schema')!r}, version {entry.get('version')!r}"
     if kind == "header" and written != (ours := f"schema {SCHEMA!r}, version {VERSION}"):
