@@ -107,13 +107,11 @@ def _install() -> None:
         attention_mask: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        layout = kwargs.pop(BRANCHES, None)
-        if layout is None:
+        if (layout := kwargs.pop(BRANCHES, None)) is None:
             return plain(module, query, key, value, attention_mask, **kwargs)
         if attention_mask is None or attention_mask.shape[-2:] != (2, query.size(2) + 2):
             raise RuntimeError("a layer has made its own attention mask, which would be lost")
-        attention = layout(query.device).attention
-        return attention(functools.partial(plain, module), query, key, value, **kwargs), None
+        return layout(query.device).attention(functools.partial(plain, module), query, key, value, **kwargs), None
 
     sdpa.takes_branches = True
     AttentionInterface.register("sdpa", sdpa)

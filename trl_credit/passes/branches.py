@@ -196,12 +196,7 @@ class BranchLayout:
         self.mask_of = cache(causal_mask)  # all layers have the same masks
 
     def attention(
-        self,
-        plain: Callable[..., tuple],
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        **kwargs: Any,
+        self, plain: Callable[..., tuple], query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, **kwargs: Any
     ) -> torch.Tensor:
         """Shapes (B, heads, L, size) → (B, L, heads, size); 0 at padding. `plain` is transformers' attention."""
         rows, heads, length, _ = query.shape
@@ -271,11 +266,9 @@ def lower_right_attention(
             bias = causal_lower_right(query.size(2), key.size(2))
             options = {"dropout_p": dropout, "scale": kwargs.get("scaling"), "enable_gqa": is_flash and groups > 1}
             return scaled_dot_product_attention(query, keys, values, attn_mask=bias, **options).transpose(1, 2)
-    mask = mask_of(query.size(2), key.size(2), query.dtype, query.device)
-    return plain(query, key, value, mask, **kwargs)[0]
+    return plain(query, key, value, mask_of(query.size(2), key.size(2), query.dtype, query.device), **kwargs)[0]
 
 
 def causal_mask(width: int, length: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Added to the scores of `width` queries, the last of `length` tokens: shape (1, 1, width, length)."""
-    low = torch.full((1, 1, width, length), -torch.inf, dtype=dtype, device=device)
-    return low.triu_(length - width + 1)
+    return torch.full((1, 1, width, length), -torch.inf, dtype=dtype, device=device).triu_(length - width + 1)

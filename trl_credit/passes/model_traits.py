@@ -14,8 +14,7 @@ def positions_of(config: Any) -> str:
         `str`: "relative" if padding in front of a row changes nothing, "absolute" if it changes results, "scaled" if
         the width of a row changes results.
     """
-    rope = getattr(config, "rope_parameters", None)
-    if not rope:
+    if not (rope := getattr(config, "rope_parameters", None)):
         return "absolute"  # or unknown
     of_layers = [x for x in rope.values() if isinstance(x, dict)] or [rope]
     if any("dynamic" in x.get("rope_type", "") or x.get("rope_type") == "longrope" for x in of_layers):

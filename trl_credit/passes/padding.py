@@ -52,8 +52,7 @@ def rows_of(
     if prompt_ids is not None:
         numbers = torch.where(prompt_mask != 0, prompt_ids + 1, 0).unique(dim=0, return_inverse=True)[1]
     table = torch.stack([numbers, *ends, *counts], 1).tolist()
-    is_whole = all(row[1:3] == row[3:] and row[1] > 0 for row in table)
-    return [PromptRow(*row[:3]) for row in table], is_whole
+    return [PromptRow(*row[:3]) for row in table], all(row[1:3] == row[3:] and row[1] > 0 for row in table)
 
 
 def longest(rows: Sequence[PromptRow]) -> Span:

@@ -151,8 +151,7 @@ def packing_of(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | Non
 
 def packed_sequences(rows: Sequence[PromptRow], *, multiple: int = 1) -> Packing | None:
     """Packs the rows of a micro-batch as sequences; `None` where none has a response. [`packing_of`] has `multiple`."""
-    parts = [(i, range(-row.prompt, row.response)) for i, row in enumerate(rows) if row.response > 0]
-    if not parts:
+    if not (parts := [(i, range(-row.prompt, row.response)) for i, row in enumerate(rows) if row.response > 0]):
         return None
     length = -(-sum(len(tokens) for _, tokens in parts) // multiple) * multiple
     return Packing(parts, length, length + parts[0][1].start, None)

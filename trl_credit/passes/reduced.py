@@ -66,8 +66,7 @@ class ReducedPasses:
             padding.keep_order("the tensors of its images do not have one entry per row")
         names = (keys.PROMPT_MASK, keys.COMPLETION_MASK, *[keys.PROMPT_IDS] * prefix.may_pack)
         rows, is_whole = rows_of(*(torch.cat([batch[name] for batch in batches]) for name in names))
-        gathers = self.skipping.applies and padding.window > 1
-        needed = self.skipping.credited(batches).tolist() if gathers else None
+        needed = self.skipping.credited(batches).tolist() if self.skipping.applies and padding.window > 1 else None
         batching = Batching(len(batches[0][keys.PROMPT_IDS]), padding.window, needed)
         plain = padding.arrangement(rows, columns_of(batches[0]), batching)
         if prefix.may_pack:
@@ -156,8 +155,7 @@ class ReducedPasses:
         with self.padding.numbered_from(cut, model):
             output = self._forward(model, *args, **kwargs)
         # before TRL 1.15, values at padding are not 0 and depend on the width of the pass
-        mask_t = args[1][:, args[1].size(1) - args[2] :]
-        return output[0].masked_fill(mask_t == 0, 0.0), *output[1:]
+        return output[0].masked_fill(args[1][:, args[1].size(1) - args[2] :] == 0, 0.0), *output[1:]
 
     def _run_in_parts(self, model: Any, args: tuple, options: dict[str, Any], *, may_pack: bool) -> tuple:
         input_ids, attention_mask, width = args

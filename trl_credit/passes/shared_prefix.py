@@ -146,8 +146,7 @@ class SharedPrefix:
 def _problem(trainer: Any, model: nn.Module, kind: str, *, known: str = "sdpa") -> str | None:
     """Why passes over packed rows would differ from those over unpacked ones; `None` if they would not, with the
     `known` implementation of attention."""
-    config = model.config
-    text = config.get_text_config()
+    config, text = model.config, model.config.get_text_config()
     if text is not config:
         return "needs a text-only model, and this one takes images or sound as well"
     if getattr(trainer, "aux_loss_enabled", False) or getattr(text, "output_router_logits", False):

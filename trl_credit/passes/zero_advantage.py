@@ -40,8 +40,7 @@ class ZeroAdvantageSkips:
         if not self.applies or self._trainer.has_custom_loss:  # it may be set on the instance later
             return
         credited = self.credited(batches).view(len(batches), -1).any(-1)
-        everywhere = self._trainer.processes.sum(credited.int()).tolist()
-        for batch, n in zip(batches, everywhere, strict=True):
+        for batch, n in zip(batches, self._trainer.processes.sum(credited.int()).tolist(), strict=True):
             batch[keys.ZERO_ADVANTAGE] = n == 0
 
     def skips(self, batch: dict[str, Any], *, is_logged: bool) -> bool:

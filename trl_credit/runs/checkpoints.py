@@ -176,8 +176,7 @@ def last_checkpoint(output_dir: str | Path) -> Path | None:
     record of the run (plain TRL), all checkpoints count as those of one run.
     """
     record, checkpoints = read_run(output_dir), checkpoints_of(output_dir, complete=True)
-    own = (c for c in reversed(checkpoints) if record is None or _belongs_to(record["lives"], c))
-    return next(own, None)
+    return next((c for c in reversed(checkpoints) if record is None or _belongs_to(record["lives"], c)), None)
 
 
 def find_last(output_dir: str | Path) -> str:

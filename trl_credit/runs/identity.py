@@ -105,9 +105,8 @@ def _settings(args: CreditConfig) -> dict[str, Any]:
     names -= {name for name in names if name.startswith("vllm_") and not name.startswith(_VLLM_THAT_COUNTS)}
     # as if what has no effect had been left out
     idle = {n: value for n, value in defaults(type(args)).items() if not is_active(args, TRL_ACTS.get(n, ()))}
-    return {
-        f.name: json.loads(json_text(idle.get(f.name, getattr(args, f.name)))) for f in fields(args) if f.name in names
-    }
+    values = {f.name: idle.get(f.name, getattr(args, f.name)) for f in fields(args) if f.name in names}
+    return {name: json.loads(json_text(value)) for name, value in values.items()}
 
 
 def functions_of(trainer: Any) -> dict[str, Any]:

@@ -96,8 +96,8 @@ def check(trainer: ResumableTrainer, sets: list[FirstRows]) -> None:
     """
     args, arguments, context = trainer.args, trainer.arguments, context_of(trainer)
     _check_generation(args)
-    named = trainer.model.named_parameters()  # of which an adapter that TRL keeps as the reference is never active
-    if not any(p.requires_grad and ".ref." not in name for name, p in named):
+    # an adapter that TRL keeps as the reference is never active
+    if not any(p.requires_grad and ".ref." not in name for name, p in trainer.model.named_parameters()):
         load = "load the adapter with PeftModel.from_pretrained(…, is_trainable=True)"
         fix = load if isinstance(trainer.model, PeftModel) else "call model.requires_grad_(True)"
         raise ValueError(f"no parameter of the model requires a gradient, so the run would change nothing: {fix}.")

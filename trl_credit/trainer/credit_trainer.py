@@ -279,8 +279,8 @@ class CreditTrainer(ResumableTrainer):
             raise _SkippedUpdate
         parts = self.processes.count * (self.args.steps_per_generation if training else 1)
         place = *self._place, self.processes.rank
-        own = dict(inputs)  # a copy, since TRL uses its own again in every one of num_iterations
-        loss_pass = LossPass(self.args, self.contract, own, self.processes.sum, parts, place)
+        # of a copy, since TRL uses its own inputs again in every one of num_iterations
+        loss_pass = LossPass(self.args, self.contract, dict(inputs), self.processes.sum, parts, place)
         if self.normalizer.hides_masked:
             loss_pass.hide_masked()
         with temporarily(self, _loss_pass=loss_pass):

@@ -262,8 +262,7 @@ class TrlEngine(TrlScoring):
     def _correct_ratio(self, batch: Batch, part_ids: torch.Tensor, *, average: bool) -> None:
         low, high = self._trainer.vllm_importance_sampling_clip_min, self._trainer.vllm_importance_sampling_clip_max
         form = {"mode": self._trainer.vllm_importance_sampling_mode, "low": low, "high": high, "average": average}
-        logps = batch.old_logp_t, batch.sampling_logp_t
-        batch.engine_ratio_t = segment_ratio(*logps, segment_ids=part_ids, **form)
+        batch.engine_ratio_t = segment_ratio(batch.old_logp_t, batch.sampling_logp_t, segment_ids=part_ids, **form)
 
     # Continuations
 
@@ -306,8 +305,7 @@ class TrlEngine(TrlScoring):
     @property
     def _limits_each_prefix(self) -> bool:
         """Whether an engine call limits the tokens of each prefix, instead of one limit for all."""
-        colocated = self.use_vllm and self._trainer.vllm_mode == "colocate"
-        return colocated and self.args.vllm_tensor_parallel_size == 1
+        return self.use_vllm and self._trainer.vllm_mode == "colocate" and self.args.vllm_tensor_parallel_size == 1
 
     @functools.cached_property
     def prefills_once(self) -> bool:

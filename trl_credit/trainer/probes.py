@@ -82,8 +82,7 @@ class _EosProbs(_Hidden):
         with maybe_gather_lm_head_ctx(weight, bias):
             for part, ids in zip(hidden.flatten(0, 1).split(_CHUNK), chosen.flatten().split(_CHUNK), strict=True):
                 states = part.to(weight.device, torch.promote_types(part.dtype, torch.float32))
-                end_logits = torch.stack([logits(states, end) for end in ends])
-                gaps.append(end_logits.logsumexp(0) - logits(states, ids))
+                gaps.append(torch.stack([logits(states, end) for end in ends]).logsumexp(0) - logits(states, ids))
         self._parts.append(torch.cat(gaps).view(chosen.shape))
 
     def result(self, logp_t: torch.Tensor) -> torch.Tensor:

@@ -123,8 +123,7 @@ def _token_counts(
     shown = completion[0].get("content") if len(completion) == 1 and not isinstance(completion, str) else completion
     if not isinstance(shown, str):
         raise ValueError("steps in characters of more than one message of text (set unit='turn' or 'token')")
-    begin = text.find(shown)
-    if begin < 0 or (text.find(shown, begin + 1) >= 0 and shown != text):
+    if (begin := text.find(shown)) < 0 or (text.find(shown, begin + 1) >= 0 and shown != text):
         raise ValueError("steps in characters of a text that is not once in the decoded response (set unit='token')")
     ends = [end for end in ends if end <= len(shown)]
     counts = _tokens_with([begin + end if end else 0 for end in ends], text, ids, tokenizer)

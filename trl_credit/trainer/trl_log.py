@@ -45,8 +45,7 @@ class TrlLog:
 
     def reward_range(self, rewards: torch.Tensor) -> None:
         """Logs the smallest and the largest total reward of a generation batch, shape (N,)."""
-        known = [x for x in rewards.tolist() if not math.isnan(x)]
-        if known:
+        if known := [x for x in rewards.tolist() if not math.isnan(x)]:
             self._meter.metrics["reward_min"].append(min(known))
             self._meter.metrics["reward_max"].append(max(known))
 
@@ -88,8 +87,7 @@ class TrlLog:
         for name, values in self._meter.metrics.items():
             starts = [before.get(name, 0) for _, before in calls]
             parts = zip(calls, starts, [*starts[1:], len(values)], strict=True)
-            new = [(x, rows) for (rows, _), start, end in parts for x in values[start:end]]
-            if len(new) > 1:
+            if len(new := [(x, rows) for (rows, _), start, end in parts for x in values[start:end]]) > 1:
                 values[starts[0] :] = [_pool(name, [(x, w) for x, w in new if not math.isnan(x)])]
 
     def record(self, stats: Mapping[str, tuple[Any, Any]]) -> None:
