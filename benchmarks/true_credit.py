@@ -101,7 +101,6 @@ LABELS = {
     "first_3": "the first three tokens alone (an oracle)",
 }
 COLUMNS = {"progress": 3, "progress difference": 3, "aim": 2, "aim difference": 2, "bias": 2, "signal": 3}
-TOO_NARROW: set[str] = set()  # intervals that hold the truth in less than 90 % of the repetitions
 LEARNING = FOLDER / "learning.jsonl"
 RATES, EQUAL, SEEDS, TUNING = ("4e-6", "8e-6", "1.6e-5"), "8e-6", (1, 2, 3), (100,)
 

@@ -24,12 +24,13 @@ def test_scores_follow_from_tokens_and_gradients(part):
 
 
 def test_the_intervals_hold_the_truth():
-    """In about 95 % of 200 repetitions: 0.90 is three standard errors below. What misses it is on the page."""
+    """In about 95 % of 200 repetitions. Those of aim, with 18 prompts, are narrow, as the page says."""
     results = json.loads((RESULTS / "true_credit" / "coverage.json").read_text(encoding="utf-8"))
     assert len(results) == 2
     for of in results.values():
-        assert {key for key, share in of["inside"].items() if share < 0.9} <= true_credit.TOO_NARROW
         assert len(of["inside"]) > 40
+        for key, share in of["inside"].items():
+            assert share >= (0.85 if ": aim" in key else 0.9), key
         for key, (true, mean, deviation) in of["true, mean, sd"].items():
             if true == true and mean == mean:
                 assert abs(mean - true) < max(4 * deviation / 200**0.5, 0.05 * abs(true)), key
