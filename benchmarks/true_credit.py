@@ -125,7 +125,7 @@ def audit(part: str, model: str | None, work: Path) -> None:
     work.mkdir(parents=True, exist_ok=True)
     few = [*(f"--algo={name}" for name in SINGLE[:6])]
     if part.startswith("demo"):
-        names = (*SINGLE, *(OTHERS if part == "demo" else ()), *CHAINS)
+        names = (*SINGLE, *(OTHERS + CHAINS if part == "demo" else CHAINS[:1]))
         sizes = "--batches 50 --responses 72" if part == "demo" else "--batches 20 --continuations 16"
         words = [*(f"--algo={name}" for name in names), "--dataset_name", part, *sizes.split()]
     elif part == "worked":
@@ -238,31 +238,42 @@ def best_rate(areas: dict[tuple[str, str, int], float], name: str) -> str:
 
 
 def learning_table() -> str:
-    """Area minus GRPO's on the sums, at equal and at tuned rates, beside what the audit said before training."""
+    """Area minus GRPO's on the sums, beside what the audit said before training. The tuned rate is a column once the
+    runs on the tuning seed are there."""
     areas, scores, rows = runs(), read("sums")["scores"], []
+    kinds = [False, True] if _is_tuned(areas) else [False]
     for name, label in LEARNED_LABELS.items():
         cells = []
-        for own, base in ((EQUAL, EQUAL), (best_rate(areas, name), best_rate(areas, "grpo"))):
-            seeds = [s for s in SEEDS if (name, own, s) in areas and ("grpo", base, s) in areas]
-            pairs = [areas[name, own, s] - areas["grpo", base, s] for s in seeds]
+        for tuned in kinds:
+            pairs = _pairs(areas, name, tuned=tuned)
             test = paired_t(pairs) if len(pairs) > 1 else None
-            half = "" if test is None or test.high is None else f" ± {test.high - test.value:.3f}"
-            cells.append(
-                "–" if test is None else f"{test.value:+.3f}{half} ({own})".replace("-", "−").replace("e−", "e-")
-            )
+            cells.append("–" if test is None else f"{test.value:+.3f} ± {test.high - test.value:.3f}".replace("-", "−"))
         of = scores.get(label)
         said = ["–", "–"] if of is None else [in_words(of[x], 3) for x in ("progress difference", "aim difference")]
-        rows.append([LABELS.get(label, label), *said, *cells])
-    return table(["minus GRPO's", "progress", "aim", "area, equal rate", "area, tuned"], rows)
+        if cells[0] != "–":
+            rows.append([LABELS.get(label, label), *said, *cells])
+    heads = ["area, rate 8e-6", "area, tuned"]
+    return table(["minus GRPO's", "progress", "aim", *heads[: len(kinds)]], rows)
+
+
+def _is_tuned(areas: dict[tuple[str, str, int], float]) -> bool:
+    """Whether all runs on the tuning seed are there."""
+    return all((name, rate, seed) in areas for name in LEARNED for rate in RATES for seed in TUNING)
+
+
+def _pairs(areas: dict[tuple[str, str, int], float], name: str, *, tuned: bool) -> list[float]:
+    """Area minus GRPO's, by seed."""
+    own, base = (best_rate(areas, x) if tuned else EQUAL for x in (name, "grpo"))
+    seeds = [s for s in SEEDS if (name, own, s) in areas and ("grpo", base, s) in areas]
+    return [areas[name, own, s] - areas["grpo", base, s] for s in seeds]
 
 
 def predicted_table() -> str:
     """Rank correlations, over algorithms, of what audits say and what runs learned."""
     areas = runs()
-    learned = {
-        "sums, rate 8e-6": ("sums", _learned(areas, tuned=False)),
-        "sums, tuned": ("sums", _learned(areas, tuned=True)),
-    }
+    learned = {"sums, rate 8e-6": ("sums", _learned(areas, tuned=False))}
+    if _is_tuned(areas):
+        learned["sums, tuned"] = ("sums", _learned(areas, tuned=True))
     results = json.loads((RESULTS / "embedded" / "results.json").read_text(encoding="utf-8"))
     verdict = {row.label: row.difference for row in compare_results(results, "area")}
     learned["`demo`, rate 1e-4"] = ("demo", {name: x for name, x in verdict.items() if name in AUDITED})
@@ -301,15 +312,9 @@ def progress_rows() -> list[list[str]]:
 
 
 def _learned(areas: dict[tuple[str, str, int], float], *, tuned: bool) -> dict[str, float]:
-    """Mean area minus GRPO's of each algorithm that was audited."""
-    base = best_rate(areas, "grpo") if tuned else EQUAL
-    learned = {}
-    for name, label in LEARNED_LABELS.items():
-        own = best_rate(areas, name) if tuned else EQUAL
-        seeds = [s for s in SEEDS if (name, own, s) in areas and ("grpo", base, s) in areas]
-        if seeds:
-            learned[label] = float(np.mean([areas[name, own, s] - areas["grpo", base, s] for s in seeds]))
-    return learned
+    """Mean area minus GRPO's of each algorithm that ran."""
+    pairs = {label: _pairs(areas, name, tuned=tuned) for name, label in LEARNED_LABELS.items()}
+    return {label: float(np.mean(x)) for label, x in pairs.items() if x}
 
 
 def coverage_table() -> str:
