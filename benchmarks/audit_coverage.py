@@ -1,6 +1,6 @@
 """Do the estimates of `trl-credit audit` hold the truth? Repeats it on the testbed, where V of every state is exact.
 
-python benchmarks/audit_coverage.py    # docs/results/true_credit/coverage.json, five minutes on one core
+python benchmarks/audit_coverage.py    # docs/results/true_credit/coverage.json
 
 Prompts of a batch are drawn from the testbed's eight, with replacement, so that a prompt is a random unit. The rewards
 of continuations are drawn with the exact V. All else is the package's code.

@@ -1,6 +1,7 @@
 """`trl-credit audit`: its estimates against their definitions, and the command on the embedded model."""
 
 import json
+from argparse import Namespace
 from itertools import permutations
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from script_helpers import error_of
 
 from trl_credit import ALGORITHMS, GRPOConfig, GRPOTrainer, STraceConfig
 from trl_credit.cli import main
+from trl_credit.cli.audit import _settings
 from trl_credit.demo import (
     DEMO_SETTINGS,
     demo_dataset,
@@ -264,6 +266,16 @@ def test_a_run_is_audited_with_its_responses(tmp_path, capsys):
     texts = {"".join(response["tokens"]) for response in logged.responses}
     assert {"".join(own) for _, own in tokens.groupby("response")["tokens"]} <= texts
     record = json.loads((tmp_path / "run" / "credit_run.json").read_text())
+    task = record["task"]
+    for damage in (
+        {"decontaminate": ["all", "--credit", "evil.py:f"]},
+        {"credit": "evil.py:f", "trust_remote_code": True},
+    ):
+        (tmp_path / "run" / "credit_run.json").write_text(json.dumps(record | {"task": task | damage}))
+        if "credit" in damage:  # no flag of the data
+            assert not {"--credit", "--trust_remote_code"} & set(_settings(Namespace(run=run, trust_run=False)))
+        else:
+            assert "a value of it is a flag" in error_of(main, ["audit", run], capsys)
     record["task"]["reward"] = ["evil.py:reward"]
     (tmp_path / "run" / "credit_run.json").write_text(json.dumps(record))
     assert "functions that a folder names are not run" in error_of(main, ["audit", run], capsys)

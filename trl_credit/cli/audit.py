@@ -13,6 +13,7 @@ prints a table, and writes it to audit.md and audit.html, with the value of each
 import shlex
 import sys
 from argparse import Namespace
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,7 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
 
 def _settings(args: Namespace) -> list[str]:
     """The flags with which a run's model, data, rewards and sampling are used again."""
+    from ..data import DataArguments
     from ..lab.evaluation.runs import check_trusted, read_training
 
     if (run := read_training(args.run)) is None or run.data is None:
@@ -75,11 +77,14 @@ def _settings(args: Namespace) -> list[str]:
     task, identity = run.record["task"], run.identity
     check_trusted(args.run, task["reward"], command=["audit", args.run], trust_run=args.trust_run)
     names = ("temperature", "top_p", "top_k", "num_generations", "max_completion_length", "seed")
-    settings = {"model_name_or_path": args.run, **task, **{name: identity.get(name) for name in names}}
-    words = {
-        name: value if isinstance(value, list) else [value] for name, value in settings.items() if value is not None
-    }
-    return [word for name, values in words.items() for word in (f"--{name}", *map(str, values))]
+    # no other flag that the folder may name: it may be somebody else's
+    known = {name: task[name] for name in ("reward", *(f.name for f in fields(DataArguments))) if name in task}
+    settings = {"model_name_or_path": args.run, **known, **{name: identity.get(name) for name in names}}
+    lists = {name: x if isinstance(x, list) else [x] for name, x in settings.items() if x is not None}
+    words = {name: [str(x) for x in of] for name, of in lists.items()}
+    if any(word.startswith("--") for of in words.values() for word in of):
+        raise ValueError(f"credit_run.json in {args.run!r} is damaged: a value of it is a flag")
+    return [word for name, values in words.items() for word in (f"--{name}", *values)]
 
 
 def _audit(args: Namespace, flags: list[str]) -> "Audit":
@@ -102,5 +107,5 @@ def _audit(args: Namespace, flags: list[str]) -> "Audit":
     options = {name: getattr(args, name) for name in names} | {"folder": args.output_dir}
     if args.run:
         shard = read_rollouts(args.run)
-        options["logged"] = (shard, dataset_rows(shard, rewards[0]))
+        options["logged"] = (shard, [dataset_rows(shard, reward) for reward in rewards][0])
     return audit(trainer, algorithms=configs, gradient=not args.no_gradient, **options)

@@ -115,6 +115,8 @@ def audit(
     passes = f", and {len(parts)} batches × {len(configs)} gradients" if gradient else ""
     print(f"{size}: about {tokens:,} tokens{passes}", flush=True)
     explained, notes = _explained(trainer, configs, parts, work)
+    if not {next(iter(configs)), PRESETS[PLAIN].name} <= explained.keys():
+        raise ValueError(f"there is nothing to compare with: {notes[0]}")
     spent = sample_values(measured, engine, continuations=continuations, seed=args.seed, folder=work)
     groups = [len(groups_of(shard.responses)) for shard, _ in parts]
     share = np.mean([_has_signal(shard, places) for shard, _ in parts for places in groups_of(shard.responses)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ...runs.checkpoints import checkpoint_step, checkpoints_of, last_checkpoint, planned_steps
+from ...runs.checkpoints import checkpoint_step, checkpoints_of, last_checkpoint
 from ...support.errors import one_line
 from ...support.files import read_json, write_atomically
 from .entries import Entry, Sweep, number
@@ -50,8 +50,10 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """Whether its last checkpoint is that of its last step."""
-        checkpoint = self.checkpoint
-        return checkpoint is not None and checkpoint_step(checkpoint) >= planned_steps(checkpoint)
+        if self.checkpoint is None:
+            return False
+        state = read_json(self.checkpoint / "trainer_state.json")
+        return state["global_step"] >= state["max_steps"]
 
     def command(self) -> list[str]:
         """The arguments of `trl-credit` that start or resume it."""
