@@ -1,6 +1,6 @@
 """Credit against the truth, and what runs learned with it, for docs/results/true_credit.md.
 
-python benchmarks/true_credit.py audit demo                   # a part: demo, demo_hum, sums, sums_50, sums_150, worked
+python benchmarks/true_credit.py audit demo                   # a part, such as demo_hum, demo_agent, sums_50, worked
 python benchmarks/true_credit.py audit sums --model FOLDER    # parts of a language model need one
 python benchmarks/true_credit.py learn --model FOLDER         # the runs on sums that learning.jsonl lacks
 python benchmarks/true_credit.py projection                   # whole gradients against their projections
@@ -59,7 +59,8 @@ SINGLE = (
 )
 OTHERS = ("dapo", "gspo", "gspo_token", "ha_dw", "opo", "fipo", "clip_cov", "kl_cov")
 CHAINS = ("vine_ppo", "spo_chain")
-PARTS = ("demo", "demo_hum", "sums", "sums_50", "sums_150", "worked")
+TURNS = ("turns=spo_chain --segmentation turns",)
+PARTS = ("demo", "demo_hum", "demo_agent", "sums", "sums_50", "sums_150", "worked")
 
 
 LEARNED = {
@@ -125,9 +126,9 @@ def audit(part: str, model: str | None, work: Path) -> None:
     work.mkdir(parents=True, exist_ok=True)
     few = [*(f"--algo={name}" for name in SINGLE[:6])]
     if part.startswith("demo"):
-        names = (*SINGLE, *(OTHERS + CHAINS if part == "demo" else CHAINS[:1]))
-        sizes = "--batches 50 --responses 72" if part == "demo" else "--batches 20 --continuations 16"
-        words = [*(f"--algo={name}" for name in names), "--dataset_name", part, *sizes.split()]
+        more = {"demo": OTHERS + CHAINS, "demo_hum": CHAINS[:1], "demo_agent": TURNS}[part]
+        sizes = "--batches 20 --continuations 16" if part == "demo_hum" else "--batches 50 --responses 72"
+        words = [*(f"--algo={name}" for name in SINGLE + more), "--dataset_name", part, *sizes.split()]
     elif part == "worked":
         write_worked_sums(work / "worked.jsonl")
         flags = f"--dataset_name {work}/worked.jsonl --reward {HERE}/sums.py:after_so --max_completion_length 80"
@@ -140,9 +141,10 @@ def audit(part: str, model: str | None, work: Path) -> None:
     else:
         words = [
             *few,
-            f"--algo={CHAINS[1]}",
+            *(f"--algo={name}" for name in (CHAINS if part == "sums" else CHAINS[1:])),
             f"--credit=first_3={HERE}/sums.py:first_three",
             *sums_flags(work, model).split(),
+            *(["--batches", "50"] if part != "sums" else []),  # fewer prompts have signal
         ]
     folder = work / part
     command = [sys.executable, "-m", "trl_credit", "audit", *words, "--output_dir", str(folder)]

@@ -24,25 +24,14 @@ SUBPACKAGES = (
     "support credit config demo rewards data loss presets passes rollouts runs observe hub trainer settings lab cli"
 ).split()
 EXEMPT = {"__init__", "__main__", "testing"}  # modules of the root
-TRL_PRIVATE = {
-    "_buffered_inputs",
-    "_calculate_rewards",
-    "_compute_loss",
-    "_generate_and_score_completions",
-    "_generate_single_turn",
-    "_get_per_token_logps_and_entropies",
-    "_prepare_inputs",
-    "_tokenize_prompts",
-}
-TRL_KEYS = {
-    "completion_mask",
-    "importance_sampling_ratio",
-    "num_items_in_batch",
-    "old_per_token_logps",
-    "ref_per_token_logps",
-    "sampling_per_token_logps",
-    "tool_mask",
-}
+TRL_PRIVATE = set(
+    "_buffered_inputs _calculate_rewards _compute_loss _generate_and_score_completions _generate_single_turn "
+    "_get_per_token_logps_and_entropies _prepare_inputs _tokenize_prompts".split()
+)
+TRL_KEYS = set(
+    "completion_mask importance_sampling_ratio num_items_in_batch old_per_token_logps ref_per_token_logps "
+    "sampling_per_token_logps tool_mask".split()
+)
 KEYS_MODULE = "loss.keys"  # the one module that names them
 
 

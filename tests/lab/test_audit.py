@@ -14,12 +14,7 @@ from script_helpers import error_of
 from trl_credit import ALGORITHMS, GRPOConfig, GRPOTrainer, STraceConfig
 from trl_credit.cli import main
 from trl_credit.cli.audit import _settings
-from trl_credit.demo import (
-    DEMO_SETTINGS,
-    demo_dataset,
-    demo_model_path,
-    demo_reward,
-)
+from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_reward
 from trl_credit.lab.audit import audit
 from trl_credit.lab.audit.gradients import Projection, gradient_of
 from trl_credit.lab.audit.report import kind_of
@@ -109,9 +104,8 @@ def test_best_progress_is_that_of_a_batch_of_true_credit():
     """E|g|² of a batch of two of four prompts (one without signal), each with two of two responses, by enumeration."""
     g = np.random.default_rng(2).normal(size=(4, 2, 30)) + 1
     star, prompt = g.mean((0, 1)), np.repeat(np.arange(4), 2)
-    pairs = [
-        (x, i, j) for x in range(4) for i in range(2) for j in range(2)
-    ]  # a prompt with two draws of its responses
+    # a prompt with two draws of its responses
+    pairs = [(x, i, j) for x in range(4) for i in range(2) for j in range(2)]
     size = np.mean(
         [np.sum(((g[a, i] + g[a, j] + g[b, k] + g[b, m]) / 4) ** 2) for a, i, j in pairs for b, k, m in pairs]
     )
@@ -145,6 +139,15 @@ def test_values_of_two_rounds():
     assert np.isnan(values[2:4]).all() and values[4].tolist() == [1.0, 0.0, 1.0, 1.0]
     counts = _second_round({(0, 0): np.array([0, 1] * 4), (0, 1): np.zeros(8), (0, 2): np.ones(8)}, 96)
     assert counts[0, 0] > counts[0, 1] == counts[0, 2] >= FIRST and abs(sum(counts.values()) - 96) <= 3 * FIRST / 2
+
+
+def test_what_a_tool_says_counts_to_the_call():
+    m = response_of(6)
+    m.response |= {"loss_mask": [1, 1, 0, 0, 1, 0], "entropy": [0.1, 0.2, 9.0, 9.0, 0.3, 9.0]}
+    choose_tokens([m], continuations=8, token_budget=10**9, seed=0)
+    assert m.chosen.tolist() == m.written.tolist() == [1, 1, 0, 0, 1, 0] and m.states == [0, 1, 4]
+    m.rewards = {t: [np.full(8, value)] for t, value in zip(m.states, (0.25, 0.5, 0.75), strict=True)}
+    assert m.values(1.0)[:, 0].tolist() == [0.25, 0.5, 0.75, 0.75, 0.75, 1.0, 1.0]
 
 
 def test_a_budget_measures_the_tokens_of_highest_entropy_and_some_of_the_others():
@@ -298,10 +301,27 @@ def test_a_model_is_audited_in_python_with_a_budget(tmp_path):
         audit(trainer, algorithms=["grppo"])
 
 
+def test_conversations_are_audited_from_all_tokens_that_the_policy_wrote(tmp_path, capsys):
+    turns = "turns=spo_chain --segmentation turns"
+    argv = ["audit", "--dataset_name", "demo_agent", *SMALL, "--algo", turns, "spo_chain", "x=grpo --returns to_go"]
+    argv += ["--output_dir", str(tmp_path)]
+    assert main(argv) == 0
+    numbers_then = numbers(tmp_path)
+    assert list(numbers_then["scores"]) == ["GRPO", "turns", "Dr. GRPO"]
+    assert "SPO-chain is left out: conversations" in capsys.readouterr().out and "x is left" in numbers_then["notes"][2]
+    (work,) = tmp_path.glob("work-*")
+    tokens = pd.read_parquet(tmp_path / "tokens.parquet")
+    responses = [r for path in sorted(work.glob("batches/*")) for r in read_shard(path).responses]
+    assert any(0 in r["loss_mask"] for r in responses) and not tokens["tokens"].isin(["<tool>", "<assistant>"]).any()
+    next(work.glob("*.npy")).unlink()
+    assert main(argv) == 0 and numbers(tmp_path) == numbers_then
+    (work / "batches" / "0001.jsonl").write_bytes((work / "batches" / "0000.jsonl").read_bytes())
+    assert "holds other conversations than are sampled now" in error_of(main, argv, capsys)
+
+
 def test_what_an_audit_refuses(tmp_path, capsys):
     out = ["--output_dir", tmp_path / "out", *SMALL]
     assert "no folder of a run" in error_of(main, ["audit", tmp_path, *out], capsys)
-    assert "no tools, no environments" in error_of(main, ["audit", "--dataset_name", "demo_agent", *out], capsys)
     (tmp_path / "same.py").write_text("def same(completions, **kwargs):\n    return [1.0] * len(completions)\n")
     same = ["audit", "--reward", f"{tmp_path}/same.py:same", *out]
     assert "no algorithm gives any credit here" in error_of(main, same, capsys)

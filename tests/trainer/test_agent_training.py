@@ -5,7 +5,7 @@ import json
 
 import pytest
 import torch
-from agent_helpers import GRPO, PROMPT, WRONG, Bare
+from agent_helpers import CALL, GRPO, PROMPT, WRONG, Bare
 from scripts import load_script
 from worker import kept
 
@@ -132,32 +132,30 @@ def test_values_are_those_of_conversations_continued_from_each_turn(make_agent):
         assert not generation.advantages[i][row < 0].any()
 
 
-def test_a_continued_conversation_goes_on_in_the_state_of_its_turn(make_agent):
-    """The tools' results of continuations are those of an environment that was set back, not of a fresh one."""
-    texts = ["K<call>calc op=+ x=4</call><eos>", "K<call>calc op=+ x=1</call><eos>"]
+def test_kept_conversations_are_continued_from_any_token(make_agent):
+    """Of two batches, in another order: from the middle of a call, in an environment set back to before its turn."""
     go_on = "B<call>calc op=+ x=1</call><eos>"
-    script = [
-        texts,
-        ["7<eos>", "7<eos>"],
-        [go_on] * 6,  # two from the start, two from each second turn
-        ["7<eos>"] * 2,
-        ["7<eos>"] * 4,
-    ]
-    seen = []
-
-    def spy(completions, **kwargs):
-        seen.append(copy.deepcopy(completions))
-        return [0.0] * len(completions)
-
-    trainer = make_agent(*script, rewards=[agent_reward, spy], **BY_TURNS)
-    before = trainer._metrics["train"].copy()
-    trainer.make_batch(trainer.rows)
-    continued = seen[1]
-    results = [[m["content"] for m in messages if m["role"] == "tool"] for messages in continued]
-    # 3 + 1 from the start; 3 + 4 + 1 and 3 + 1 + 1 after the first calls
-    assert results == [["4"], ["4"], ["7", "8"], ["7", "8"], ["4", "5"], ["4", "5"]]
-    assert [e.state_key for e in trainer.environments] == [(1, 7), (1, 4)]  # those of the batch are untouched
-    assert len(before) == 0 and trainer._metrics["train"]["rewards/spy/mean"] == [0.0]
+    batches = [[WRONG, "1<eos>"], [go_on], ["5<eos>"]], [["1<eos>", CALL], [go_on], ["7<eos>"]]
+    rest = [[" x=3</call><eos>", "- x=1</call><eos>"], ["7<eos>"], ["9<eos>"]]
+    trainer, kept_ids = make_agent(*batches[0], *batches[1], *rest, rewards=agent_reward, **BY_TURNS), {}
+    conversations, tokenizer = trainer.engine.conversations, trainer.processing_class
+    for name in "ab":
+        batch = trainer.engine.sample(trainer.rows)
+        kept_ids |= zip(conversations.keep(name), zip(batch.prompt_ids, batch.completion_ids, strict=True), strict=True)
+    conversations.recall(["b-1", "a-0"])
+    texts = dict(zip(("prompt_ids", "completion_ids"), zip(kept_ids["b-1"], kept_ids["a-0"], strict=True), strict=True))
+    ids = [tokenizer.decode(x) for x in texts["completion_ids"]]
+    places = [(0, ids[0].index(" x=1")), (1, ids[1].index("+ x=4"))]
+    places = [(i, len(tokenizer(ids[i][:end])["input_ids"])) for i, end in places]
+    before = copy.deepcopy(trainer._metrics["train"]), [e.state_key for e in trainer.environments]
+    rewards, added = conversations.continue_from(places, n=1, budgets=[30, 30], most=2, **texts)
+    prefixes = [tokenizer.decode(x).partition("<assistant>")[2] for x in trainer.asked[-3]]
+    assert prefixes == ["K<call>calc op=- x=2</call><eos><tool>1<assistant>B<call>calc op=+", "K<call>calc op="]
+    # 1 + 3 in the second turn, 3 − 1 in the first one
+    new = [" x=3</call><eos><tool>4<assistant>9<eos>", "- x=1</call><eos><tool>2<assistant>7<eos>"]
+    assert [*map(tokenizer.decode, added)] == new
+    assert rewards[:, 0].tolist() == [1.0, 0.0]  # the answer is 9
+    assert before == (trainer._metrics["train"], [e.state_key for e in trainer.environments])
 
 
 @pytest.mark.parametrize(

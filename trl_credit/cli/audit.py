@@ -88,6 +88,7 @@ def _settings(args: Namespace) -> list[str]:
 
 
 def _audit(args: Namespace, flags: list[str]) -> "Audit":
+    from ..demo import TASKS
     from ..lab.audit import audit
     from ..lab.comparison.entries import read_entries
     from ..lab.explain import read_rollouts
@@ -100,6 +101,8 @@ def _audit(args: Namespace, flags: list[str]) -> "Audit":
     entries = read_entries(["grpo", *names], args.credit or [])  # GRPO is the baseline
     configs = {entry.label: parse_arguments([*entry.words, *flags]).args for entry in entries}
     choices = parse_arguments(["--algo", "grpo", *flags])
+    if (task := TASKS.get(choices.data.dataset_name)) is not None and task.environment is not None:
+        choices = parse_arguments(["--algo", "spo_chain", "--segmentation", "turns", *flags])  # it continues them
     check_start(choices)
     rewards = make_rewards(choices)
     trainer = make_trainer(choices, rewards, make_data(choices, rewards), command=PROGRAM.split())

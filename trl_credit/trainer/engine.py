@@ -75,6 +75,8 @@ class TrlEngine(TrlScoring):
             What TRL logs of a batch.
         sampling ([`SamplePass`] or `None`):
             Set while TRL samples a batch.
+        conversations ([`~trl_credit.trainer.turn_rollouts.TurnRollouts`]):
+            Continues conversations with environments.
     """
 
     def __init__(self, trainer: ResumableTrainer, meter: Meter, environments: Environments) -> None:
@@ -83,8 +85,8 @@ class TrlEngine(TrlScoring):
         self.sampling: SamplePass | None = None
         self.log = TrlLog(trainer, meter)
         self.record, self.timed = self.log.record, meter.timed
-        self._turn_rollouts = TurnRollouts(trainer, self)
-        self.continue_turns = self._turn_rollouts.continue_from
+        self.conversations = TurnRollouts(trainer, self)
+        self.continue_turns = self.conversations.continue_from
         context = context_of(trainer)
         if self.args.max_completion_length == context and not self.use_vllm:  # vLLM ends responses there itself
             trainer.generation_config.update(max_new_tokens=None, max_length=context)
@@ -179,7 +181,7 @@ class TrlEngine(TrlScoring):
 
     def _score(self, calculate: Callable, *args: Any) -> torch.Tensor:
         """Rewards (N, functions) of the batch that TRL samples: what `calculate` returns. Collective."""
-        sampling, turns = self.sampling, self._turn_rollouts
+        sampling, turns = self.sampling, self.conversations
         batch = Rollouts(*args, sampling.written or [[1] * len(ids) for ids in args[3]])
         sampling.rewards_per_func, sampling.scores = self.score_batch(calculate, batch, end_tokens=self._end_tokens)
         turns.batch, turns.snapshots = batch, self._environments.snapshots

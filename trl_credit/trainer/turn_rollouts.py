@@ -1,4 +1,4 @@
-"""Continuations of conversations with environments from where a turn begins, for the values of chains."""
+"""Continuations of conversations with environments: from where turns begin for chains, from any token in audits."""
 
 import copy
 import inspect
@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -23,15 +24,15 @@ _TYPES_ARGUMENTS = "tools" in inspect.signature(parse_response).parameters
 
 @dataclass
 class _Continued:
-    """A conversation that is continued from where a turn of a response begins.
+    """A conversation that is continued from a token of a turn of a response.
 
     Attributes:
-        row, turn, begin: The response, its turn, and the token at which that turn begins.
+        row, turn, begin: The response, its turn, and the token before which it is continued.
         name: The kind of its environment, `None` if there is one kind.
         environment: Its environment, in the state before the turn.
-        ids: Tokens of the response before the turn, and those that were added.
+        ids: Tokens of the response before `begin`, and those that were added.
         written: Which of `ids` the policy wrote (1) and which a tool (0).
-        added: The messages that were added.
+        added: The messages of its turn and those that follow.
     """
 
     row: int
@@ -47,6 +48,8 @@ class _Continued:
 class TurnRollouts:
     """Continues conversations of the last batch from the states in which turns began, in environments of its own.
 
+    [`keep`] keeps them, and [`recall`] makes kept ones of any batches the last batch.
+
     Args:
         trainer (`GRPOTrainer`):
             With environments that have `snapshot()` and `restore(state)`.
@@ -59,6 +62,22 @@ class TurnRollouts:
         self.batch: Rollouts | None = None  # the last one
         self.snapshots: list[list[Any]] = []  # per turn, the state of each environment before it
         self._pool: dict[Any, list[Any]] = {}
+        self._kept: dict[str, tuple[Rollouts, list[Any]]] = {}
+
+    def keep(self, name: str) -> list[str]:
+        """Keeps the conversations of the last batch, with the states of their environments, and returns their names
+        for [`recall`], which begin with `name`."""
+        names = [f"{name}-{row}" for row in range(len(self.batch.prompts))]
+        for row, key in enumerate(names):
+            own = Rollouts(*([column[row]] for column in self.batch))
+            self._kept[key] = own, [states[row] for states in self.snapshots]
+        return names
+
+    def recall(self, names: Sequence[str]) -> None:
+        """Makes kept conversations the last batch."""
+        kept = [self._kept[name] for name in names]
+        self.batch = Rollouts(*(sum(column, []) for column in zip(*(own for own, _ in kept), strict=True)))
+        self.snapshots = [list(states) for states in zip_longest(*(states for _, states in kept))]
 
     def _before(self, row: int, turn: int) -> list[dict]:
         """The messages of a response before one of its turns."""
@@ -81,7 +100,7 @@ class TurnRollouts:
 
         Args:
             places (sequence of `tuple[int, int]`):
-                (row, b) of each state: the turn of response `row` that begins at its token b.
+                (row, b) of each state: before token b of response `row`, which the policy wrote.
             budgets (`list[int]`):
                 Most tokens that may follow in each state.
             most (`int`):
@@ -108,9 +127,11 @@ class TurnRollouts:
         return rewards, [x.ids[x.begin :] for x in conversations]
 
     def _begun(self, row: int, b: int, prefix: list[int], new: list[int], ids: list[int], used: Counter) -> _Continued:
-        """A conversation after its first turn of tokens `new`, in the environment of its kind that is `used` next."""
+        """A conversation whose turn at token b ends with tokens `new`, in the environment of its kind that is `used`
+        next."""
         trainer, example = self._trainer, dict(self.batch.examples[row])
-        turn = int(turn_numbers(torch.tensor([self.batch.written[row]]))[0, b])
+        turns = turn_numbers(torch.tensor([self.batch.written[row]]))[0]
+        turn, of_turn = int(turns[b]), int((turns[:b] == turns[b]).sum())  # tokens of the turn before b
         name = example.pop("environment", None) if trainer._multi_environment else None
         pool = self._pool.setdefault(name, [])
         if used[name] == len(pool):
@@ -120,7 +141,8 @@ class TurnRollouts:
         environment.reset(**example)
         environment.restore(copy.deepcopy(self.snapshots[turn][row]))
         typed = {"tools": trainer._env_tools[name]} if _TYPES_ARGUMENTS else {}
-        message = parse_response(trainer._tokenizer, new, prefix=prefix, **typed)
+        text = prefix[len(prefix) - of_turn :] + new
+        message = parse_response(trainer._tokenizer, text, prefix=prefix[: len(prefix) - of_turn], **typed)
         written = self.batch.written[row][:b] + [1] * len(new)
         return _Continued(row, turn, b, name, environment, ids + new, written, [message])
 

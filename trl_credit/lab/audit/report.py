@@ -72,7 +72,7 @@ class Audit:
             ]
             self.shards[name] = Shard(of[0].shard.header | {"step": None}, {}, shown)
         self.values = [m.values(min(FIRST / continuations, 1.0)) for m in measured]
-        self.is_complete = all((m.chosen > 0).all() for m in measured)
+        self.is_complete = all((m.chosen[m.written] > 0).all() for m in measured)
         chosen = [(i, t) for i, m in enumerate(measured) if m.has_signal for t in np.flatnonzero(m.chosen)]
         self.tokens = self._spans([(i, t, t + 1) for i, t in chosen])
 

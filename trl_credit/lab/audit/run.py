@@ -93,8 +93,14 @@ def audit(
             raise ValueError("audit takes a trainer of trl_credit, or a model with reward= and dataset=")
         args = PRESETS["grpo"].config(output_dir=str(folder or "audit"), report_to="none", save_strategy="no")
         trainer = CreditTrainer(trainer, reward, args, train_dataset=dataset)
-    if trainer.processes.count > 1 or trainer.tools or trainer.environments is not None:
-        raise ValueError("an audit runs in one process, and continues text alone: no tools, no environments")
+    if trainer.processes.count > 1:
+        raise ValueError("an audit runs in one process")
+    ways = ("tools", "rollout_func", "environment_factory")
+    if any(trainer.arguments[name] for name in ways) and trainer.args.segmentation != "turns":
+        fix = "environments with snapshot() and restore(state), and a trainer with segmentation='turns'"
+        raise ValueError(f"an audit continues conversations from their tokens: it needs {fix}")
+    if _plays(trainer) and logged is not None:
+        raise ValueError("a run logs no states of environments: audit its model, with the flags of its data")
     configs, args, engine = _configs(algorithms, trainer.args), trainer.args, trainer.engine
     folder = Path(folder or Path(args.output_dir) / "audit")
     sizes = [responses, continuations, batches, token_budget, logged and logged[0].responses]
@@ -143,6 +149,11 @@ def audit(
     return result.save(folder)
 
 
+def _plays(trainer: CreditTrainer) -> bool:
+    """Whether responses are conversations with environments."""
+    return trainer.arguments["environment_factory"] is not None
+
+
 def _configs(algorithms: Sequence[str] | Mapping[str, CreditConfig], args: CreditConfig) -> dict[str, CreditConfig]:
     """The configurations by name, with the plain estimator's. Presets get the sizes of the trainer's batches."""
     names = ("seed", "num_generations", "per_device_train_batch_size", "gradient_accumulation_steps", "output_dir")
@@ -163,17 +174,21 @@ def _sampled(trainer: CreditTrainer, folder: Path, count: int) -> list[Part]:
         rows = [order[(number * each + k) % len(order)] for k in range(each)]
         examples = [data[row] for row in rows for _ in range(size)]
         path = folder / "batches" / f"{number:04d}.jsonl"
-        if not path.exists():
+        if not path.exists() or _plays(trainer):  # whose states no file keeps
             torch.manual_seed(seed_from(seed, number))
-            write_shard(path, _shard(trainer, examples))
+            shard = _shard(trainer, examples, number)
+            if path.exists() and _ids(shard) != _ids(read_shard(path)):
+                raise ValueError(f"{folder} holds other conversations than are sampled now: delete it")
+            write_shard(path, shard)
         parts.append((read_shard(path), examples))
     return parts
 
 
-def _shard(trainer: CreditTrainer, examples: list[dict[str, Any]]) -> Shard:
+def _shard(trainer: CreditTrainer, examples: list[dict[str, Any]], number: int) -> Shard:
     """A sampled batch with rewards."""
     engine, responses = trainer.engine, []
     batch = engine.sample([dict(example) for example in examples])
+    names = engine.conversations.keep(str(number)) if _plays(trainer) else []
     for i, (example, prompt, ids) in enumerate(zip(examples, batch.prompt_ids, batch.completion_ids, strict=True)):
         group, index = divmod(i, engine.group_size)
         by_function = dict(zip(trainer.reward_func_names, batch.rewards_per_func[i].tolist(), strict=True))
@@ -182,8 +197,14 @@ def _shard(trainer: CreditTrainer, examples: list[dict[str, Any]]) -> Shard:
         results = {"group": group, "index": index, "reward": batch.rewards[i].item(), "rewards": by_function}
         results["truncated"] = not engine.is_finished(ids, engine.remaining_budget(len(prompt), 0))
         columns = {name: x for name, x in example.items() if isinstance(x, (str, int, float, bool))}
+        if names:
+            results |= {"conversation": names[i], "loss_mask": batch.mask_t[i, : len(ids)].int().tolist()}
         responses.append({**columns, **texts, **token_ids, **results})
     return Shard({"step": 0, "algorithm": "", "temperature": trainer.args.temperature}, {}, responses)
+
+
+def _ids(shard: Shard) -> list[list[int]]:
+    return [response["token_ids"] for response in shard.responses]
 
 
 def _by_prompt(shard: Shard, examples: list[dict[str, Any]]) -> list[Part]:
@@ -221,6 +242,8 @@ def _explained(
 
 def _segments(trainer: CreditTrainer, config: CreditConfig, shard: Shard, examples: list[dict[str, Any]]) -> np.ndarray:
     """Advantages and segment numbers of a chain, shape (2, B, T)."""
+    if _plays(trainer) and config.segmentation != "turns":
+        raise ValueError("conversations have segments by segmentation='turns' alone")
     return torch.stack(segment_credit(trainer.engine, config, shard, examples)).numpy()
 
 

@@ -51,15 +51,27 @@ class Measured:
         return len(self.response["token_ids"])
 
     @property
+    def written(self) -> np.ndarray:
+        """Which tokens the policy wrote, and no tool, bool, shape (T,)."""
+        return np.array(self.response.get("loss_mask") or [1] * self.length, dtype=bool)
+
+    @property
+    def _states(self) -> np.ndarray:
+        """The state t at each of 0 … T: before the next token that the policy writes."""
+        own = np.append(np.where(self.written, np.arange(self.length), self.length), self.length)
+        return np.minimum.accumulate(own[::-1])[::-1]
+
+    @property
     def states(self) -> list[int]:
         """t of the states to measure: before and after chosen tokens, and where lines begin."""
         before, lines = np.flatnonzero(self.chosen), [t + 1 for t, x in enumerate(self.response["tokens"]) if "\n" in x]
-        return sorted({0, *before.tolist(), *(before + 1).tolist(), *lines} - {self.length})
+        return sorted({*self._states[[0, *before, *(before + 1), *lines]].tolist()} - {self.length})
 
     def values(self, first_share: float) -> np.ndarray:
         """V̂ before each token and at the end, its variance, and V̂ of each half of the continuations, shape (T + 1, 4),
-        NaN where it is not known. `first_share` is the weight of the first round. It is fixed, as the number of
-        continuations in the second round depends on the first."""
+        NaN where it is not known. A tool's tokens have no ΔV: what they bring is that of the token before them.
+        `first_share` is the weight of the first round. It is fixed, as the number of continuations in the second round
+        depends on the first."""
         known = np.full((self.length + 1, 4), math.nan)
         known[-1] = np.array([1, 0, 1, 1]) * self.response["reward"]
         for t, rounds in self.rewards.items():
@@ -68,19 +80,20 @@ class Measured:
                 means = [[x.mean(), x.var(ddof=1) / len(x), x[::2].mean(), x[1::2].mean()] for x in parts]
                 w = np.array([first_share, 1 - first_share] if len(parts) > 1 else [1.0])
                 known[t] = (np.array([w, w**2, w, w]).T * means).sum(0)
-        return known
+        return known[self._states]
 
 
 def choose_tokens(measured: Sequence[Measured], *, continuations: int, token_budget: int, seed: int) -> None:
     """Chooses the tokens to measure: all, or those of highest entropy and as many of the others at random, so that
     continuations as long as the rest of the response have about `token_budget` tokens."""
-    cost = continuations * sum(m.length * (m.length + 1) / 2 for m in measured)
+    cost = continuations * sum((m.length - np.flatnonzero(m.written)).sum() for m in measured)
     share = min(token_budget / cost / 2, 1.0)  # a token needs two states, if its neighbours are not measured
-    bound = np.quantile(np.concatenate([m.response["entropy"] for m in measured]), 1 - share / 2)
+    entropy = [np.array(m.response["entropy"]) for m in measured]
+    bound = np.quantile(np.concatenate([x[m.written] for x, m in zip(entropy, measured, strict=True)]), 1 - share / 2)
     rate, rng = 1.0 if share >= 0.5 else share / (2 - share), np.random.default_rng(seed)
-    for m in measured:
+    for m, of in zip(measured, entropy, strict=True):
         drawn = rate * (rng.random(m.length) < rate)
-        m.chosen = np.where(np.array(m.response["entropy"]) >= bound, 1.0, drawn)
+        m.chosen = np.where(of >= bound, 1.0, drawn) * m.written
 
 
 def sample_values(

@@ -125,6 +125,7 @@ def _tokens(
         (logp_t is None, "these responses have no log-probabilities: give --model"),
         (by_entropy and entropy_t is None, "it selects by their entropy, which these responses lack: give --model"),
         (config.selector == "entropy_reference", "it selects by the reference model's entropy, which is not logged"),
+        (config.returns != "outcome", "it reads rewards along responses, which are not known here"),
     ):
         if is_missing:
             raise ValueError(what)

@@ -92,13 +92,18 @@ def segment_credit(
 
 
 def batch_of(responses: Sequence[dict[str, Any]], engine: TrlEngine) -> Batch:
-    """Measured responses as a batch of a trainer."""
+    """Measured responses as a batch of a trainer. Conversations that the engine keeps are its last batch then."""
+    if names := [r["conversation"] for r in responses if r.get("conversation")]:
+        engine.conversations.recall(names)
     device = engine.processes.device
     prompts = [r.get("prompt_token_ids") or engine.tokenize([r["prompt"]])[0] for r in responses]
     rows = [Row("", prompt, r["token_ids"], (), ()) for prompt, r in zip(prompts, responses, strict=True)]
     data = {name: x.to(device) for name, x in padded_rows(rows, pad_token_id=engine.pad_token_id).items()}
     logps = [torch.tensor([x or 0.0 for x in response["old_logprobs"]]) for response in responses]
     data[keys.OLD_LOGPS] = pad_sequence(logps, batch_first=True).to(device)
+    if names:
+        masks = [torch.tensor(response["loss_mask"]) for response in responses]
+        data[keys.TOOL_MASK] = pad_sequence(masks, batch_first=True, padding_value=1).to(device)
     rewards = rewards_of(responses).to(device)
     return Batch(data, rewards, rewards.unsqueeze(1), rewards, rank=0)
 
