@@ -20,7 +20,7 @@ from fork_bed.training import ROLLOUTS
 from pages import RESULTS
 
 from trl_credit.lab.audit.report import Audit
-from trl_credit.lab.audit.scores import aim_sums, aims, best_progress
+from trl_credit.lab.audit.scores import aim_sums, aims, best_estimate
 from trl_credit.lab.audit.values import FIRST, Measured, _second_round, choose_tokens
 from trl_credit.support.files import write_atomically
 
@@ -166,7 +166,7 @@ def repetition(pool: Pool, rng: np.random.Generator, *, token_budget: int) -> tu
             "prompt": np.array([m.prompt for m in measured]),
             "signal": np.array([m.has_signal for m in measured]),
         }
-        audit.best = best_progress((p @ p.T) * scale**2, g[0] @ g[1].T, **sizes)
+        audit.best = best_estimate((p @ p.T) * scale**2, g[0] @ g[1].T, **sizes)
     return audit, exact
 
 
@@ -184,7 +184,11 @@ def main() -> None:
                     if (key := f"{name}: {measure}") in true and x.low < x.high:
                         inside.setdefault(key, []).append(x.low <= true[key] <= x.high)
                         values.setdefault(key, []).append(x.value)
-            values.setdefault("best progress", []).append(audit.best)
+            if audit.best.low < audit.best.high:
+                inside.setdefault("best progress", []).append(
+                    audit.best.low <= true["best progress"] <= audit.best.high
+                )
+                values.setdefault("best progress", []).append(audit.best.value)
             # the mean of V̂ and of ΔV̂ over all states, each with its own variance
             off = np.concatenate([v[:, 0] - e for v, e in zip(audit.values, exact, strict=True)])
             variance = np.concatenate([v[:, 1] for v in audit.values])

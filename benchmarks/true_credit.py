@@ -2,6 +2,7 @@
 
 python benchmarks/true_credit.py audit demo                   # a part, such as demo_hum, demo_agent, sums_50, worked
 python benchmarks/true_credit.py audit sums --model FOLDER    # parts of a language model need one
+python benchmarks/true_credit.py cost                         # tokens that chains sample
 python benchmarks/true_credit.py learn --model FOLDER         # the runs on sums that learning.jsonl lacks
 python benchmarks/true_credit.py projection                   # whole gradients against their projections
 python benchmarks/true_credit.py tables                       # the page's tables, from the raw data, without a model
@@ -169,7 +170,7 @@ def done() -> list[str]:
 def recomputed(part: str) -> dict[str, dict[str, Estimate]]:
     """The scores of a part, from its tokens and products of gradients. The sign's are not exact: its least standard
     deviation depends on the continuations."""
-    tokens = pd.read_parquet(FOLDER / part / "tokens.parquet")
+    tokens = measured_tokens(part)
     names = [name.removeprefix("credit: ") for name in tokens if name.startswith("credit: ")]
     with np.load(FOLDER / part / "gradients.npz") as file:
         gradients = {name: file[name].astype(float) for name in names if name in file}
@@ -182,8 +183,8 @@ def audit_table(part: str) -> str:
     for name, of in whole["scores"].items():
         cells = [in_words(of[column], digits) for column, digits in COLUMNS.items()]
         rows.append([LABELS.get(name, name), *cells])
-    if whole["best_progress"] is not None:
-        rows.append(["ΔV itself", f"{whole['best_progress']:.3f}", *["–"] * (len(COLUMNS) - 1)])
+    if whole["best_progress"]["value"] is not None:
+        rows.append(["ΔV itself", in_words(whole["best_progress"], 3), *["–"] * (len(COLUMNS) - 1)])
     heads = ["minus GRPO's" if "difference" in column else column for column in COLUMNS]
     return table([part.replace("_", " "), *heads], rows)
 
@@ -322,7 +323,18 @@ def _learned(areas: dict[tuple[str, str, int], float], *, tuned: bool) -> dict[s
 def coverage_table() -> str:
     """How often the intervals hold the truth, over algorithms, and the mean estimate over the truth."""
     results = json.loads((FOLDER / "coverage.json").read_text(encoding="utf-8"))
-    measures = ("V", "ΔV", "aim", "aim difference", "focus", "bias", "signal", "progress", "progress difference")
+    measures = (
+        "V",
+        "ΔV",
+        "aim",
+        "aim difference",
+        "focus",
+        "bias",
+        "signal",
+        "progress",
+        "progress difference",
+        "best progress",
+    )
     rows = []
     for measure in measures:
         cells = []
@@ -332,15 +344,55 @@ def coverage_table() -> str:
             bias = max((abs(mean - true) for true, mean, _ in means), default=float("nan"))
             ends = f"{np.mean(shares):.3f}" + (f" ({min(shares):.3f} to {max(shares):.3f})" if len(shares) > 1 else "")
             cells += [ends, "–" if np.isnan(bias) else f"{bias:.3f}"]
-        rows.append([measure, *cells])
+        rows.append([measure.replace("best progress", "ΔV itself"), *cells])
     heads = [head for label in results for head in (f"{label}: inside", "largest bias")]
     return table(["measure", *heads], rows)
+
+
+def cost() -> None:
+    """Measures the tokens that chains sample on `demo` before training, divided by those of the responses."""
+    sampled = {}
+    for name, label in (("vine_ppo", "VinePPO"), ("spo_chain", "SPO-chain")):
+        with tempfile.TemporaryDirectory() as folder:
+            words = f"--algo {name} --max_steps 8 --learning_rate 1e-12 --logging_steps 1 --log_credit 0 --seed 100"
+            words += f" --report_to none --output_dir {folder}"
+            subprocess.run([sys.executable, "-m", "trl_credit", "train", *words.split()], check=True)
+            log = json.loads((Path(folder) / "checkpoint-8" / "trainer_state.json").read_text(encoding="utf-8"))[
+                "log_history"
+            ]
+        shares = [row["credit/rollout_token_share"] for row in log if "credit/rollout_token_share" in row]
+        sampled[label] = round(1 / (1 - float(np.mean(shares))), 2)
+    (FOLDER / "cost.json").write_text(json.dumps(sampled) + "\n", encoding="utf-8")
+
+
+def cost_table() -> str:
+    """Progress on `demo` per token sampled and per token with credit, GRPO's as 1."""
+    sampled = json.loads((FOLDER / "cost.json").read_text(encoding="utf-8"))
+    tokens, scores, rows = measured_tokens("demo"), read("demo")["scores"], []
+    for name in ("GRPO", "top_20", "VinePPO", "SPO-chain"):
+        more = sampled.get(name, 1.0)
+        trained = (tokens[f"credit: {name}"] != 0).mean() / (tokens["credit: GRPO"] != 0).mean()
+        worth = scores[name]["progress"]["value"] / scores["GRPO"]["progress"]["value"]
+        cells = [f"{x:.{digits}f}" for x, digits in ((worth, 2), (more, 1), (worth / more, 3), (trained, 2))]
+        rows.append([LABELS.get(name, name), *cells, f"{worth / trained:.2f}"])
+    heads = ["progress", "tokens sampled", "progress per token sampled", "tokens with credit"]
+    return table(["divided by GRPO's", *heads, "progress per token with credit"], rows)
+
+
+def measured_tokens(part: str) -> pd.DataFrame:
+    """The measured tokens of a part."""
+    return pd.read_parquet(FOLDER / part / "tokens.parquet")
 
 
 def page_tables() -> dict[str, str]:
     """The tables of the page by name."""
     tables = {part: audit_table(part) for part in done()}
-    return tables | {"learning": learning_table(), "predicted": predicted_table(), "coverage": coverage_table()}
+    return tables | {
+        "cost": cost_table(),
+        "learning": learning_table(),
+        "predicted": predicted_table(),
+        "coverage": coverage_table(),
+    }
 
 
 def projection() -> None:
@@ -382,7 +434,7 @@ class Whole:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("audit", "learn", "projection", "tables"))
+    parser.add_argument("what", choices=("audit", "cost", "learn", "projection", "tables"))
     parser.add_argument("part", nargs="?", choices=PARTS)
     parser.add_argument("--model", help="folder or id of a language model")
     parser.add_argument("--work", type=Path, default=Path("true_credit"), help="folder for what a resume needs")
@@ -391,6 +443,8 @@ def main() -> None:
         audit(args.part, args.model, args.work)
     elif args.what == "learn":
         learn(args.model, args.work)
+    elif args.what == "cost":
+        cost()
     elif args.what == "projection":
         projection()
     else:

@@ -18,7 +18,7 @@ from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_r
 from trl_credit.lab.audit import audit
 from trl_credit.lab.audit.gradients import Projection, gradient_of
 from trl_credit.lab.audit.report import kind_of
-from trl_credit.lab.audit.scores import aim_sums, aims, best_progress, jackknife, progress_terms
+from trl_credit.lab.audit.scores import aim_sums, aims, best_estimate, best_progress, jackknife, progress_terms
 from trl_credit.lab.audit.values import FIRST, Measured, _second_round, choose_tokens
 from trl_credit.lab.explain import explain
 from trl_credit.lab.explain.measure import load, measured
@@ -118,6 +118,15 @@ def test_best_progress_is_that_of_a_batch_of_true_credit():
     pp = np.full((5, 5), star @ star)
     assert best_progress(pp, products, **rows) == pytest.approx(star @ star / size)
     assert np.isnan(best_progress(-pp, products, **rows))
+    with_interval = best_estimate(pp, products, **rows)
+    left = [[k for k in range(8) if prompt[k] != x] for x in range(4)]
+    each = [
+        best_progress(pp, products[np.ix_(k, k)], **rows | {x: rows[x][k] for x in ("prompt", "signal")}) for k in left
+    ]
+    value, error = star @ star / size, 3.1824 * np.std(each, ddof=1) * 3 / 4**0.5  # t with 3 degrees of freedom
+    assert with_interval[:2] == pytest.approx([x := value + 3 * (value - np.mean(each)), x - error], rel=1e-4)
+    noisy = best_estimate(pp + np.diag(range(5)) + np.outer(range(5), range(5)), products, **rows)
+    assert noisy.high - noisy.low > 2 * error  # the batches that make g* have an error too
 
 
 def response_of(length, *, prompt=0, seed=0):

@@ -51,7 +51,7 @@ class Audit:
 
     Attributes:
         gradients: Products of gradients by algorithm, see [`compare`]; empty without them.
-        best: Progress of ΔV itself as credit, NaN if it is not known.
+        best: Progress of ΔV itself as credit, with its interval; NaN if it is not known.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Audit:
         notes: list[str],
     ) -> None:
         self.measured, self.continuations, self.notes = measured, continuations, notes
-        self.baseline, self.best, self.gradients = next(iter(explained)), math.nan, {}
+        self.baseline, self.best, self.gradients = next(iter(explained)), Estimate(*4 * [math.nan]), {}
         self.shards: dict[str, Shard] = {}
         for name, of in explained.items():
             credited = [of[m.batch].shard.responses[m.place] for m in measured]
@@ -120,8 +120,8 @@ class Audit:
                 parts.append(f"Credit is {word} with {_and(names)} than with {self.baseline}.")
         if rest := [name for name in self.scores if name != self.baseline and not is_shown.get(name)]:
             parts.append(f"No difference from {self.baseline} is shown for {_and(rest)}.")
-        if has_progress and self.best > 0:
-            times = f"{self.best / own.value:.1f} times {self.baseline}'s"
+        if has_progress and self.best.low > 0:
+            times = f"{self.best.low / own.value:.1f} to {self.best.high / own.value:.1f} times {self.baseline}'s"
             parts.append(f"The best credit, ΔV itself, would be worth {times}.")
         return " ".join(parts)
 
@@ -131,8 +131,8 @@ class Audit:
         columns = [name for name in _COLUMNS if name in self.scores[self.baseline]]
         head = ["algorithm", *(f"minus {self.baseline}'s" if "difference" in name else name for name in columns)]
         rows = [[name, *(_cell(of[column], column) for column in columns)] for name, of in self.scores.items()]
-        best = [["ΔV itself", f"{self.best:.3f}", *["–"] * (len(head) - 2)]] if self.best > 0 else []
-        return [head, *rows, *best]
+        best = [["ΔV itself", _cell(self.best, "progress"), *["–"] * (len(head) - 2)]]
+        return [head, *rows, *(best if self.best.value > 0 else [])]
 
     @property
     def quantiles(self) -> list[list[str]]:
@@ -172,7 +172,7 @@ class Audit:
     def save(self, folder: Path) -> "Audit":
         """Writes `audit.html`, `audit.md`, `audit.json`, `tokens.parquet` and `gradients.npz`."""
         scores = {name: {k: dict(x._asdict()) for k, x in of.items()} for name, of in self.scores.items()}
-        whole = {"sentence": self.sentence, "notes": self.notes, "best_progress": self.best, "scores": scores}
+        whole = {"sentence": self.sentence, "notes": self.notes, "best_progress": self.best._asdict(), "scores": scores}
         text = re.sub(r"\bNaN\b", "null", json.dumps(whole, indent=1, ensure_ascii=False))
         write_atomically(folder / "audit.json", text + "\n")
         write_atomically(folder / "audit.md", f"{self}\n")

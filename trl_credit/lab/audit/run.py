@@ -25,7 +25,7 @@ from ..explain.measure import measured as with_measures
 from ..explain.segments import segment_credit
 from .gradients import Projection, gradient_of
 from .report import Audit
-from .scores import best_progress
+from .scores import best_estimate
 from .values import Measured, choose_tokens, kept, sample_values
 
 
@@ -145,7 +145,7 @@ def audit(
             scale = generations / (generations - 1) / (prompts * generations)  # Dr. GRPO's sum is p without it
             pp = result.gradients[PRESETS[PLAIN].name][0] * scale**2
             sizes = {"share": share, "prompts": prompts, "generations": generations}
-            result.best = best_progress(pp, first @ second.T, prompt=prompt, signal=signal, **sizes)
+            result.best = best_estimate(pp, first @ second.T, prompt=prompt, signal=signal, **sizes)
     return result.save(folder)
 
 
