@@ -117,7 +117,7 @@ def test_best_progress_is_that_of_a_batch_of_true_credit():
     rows = {"prompt": prompt, "signal": prompt != 3, "share": 0.75, "prompts": 2, "generations": 2}
     pp = np.full((5, 5), star @ star)
     assert best_progress(pp, products, **rows) == pytest.approx(star @ star / size)
-    assert np.isnan(best_progress(-pp, products, **rows))
+    assert np.isnan(best_estimate(-pp, products, **rows).value)
     with_interval = best_estimate(pp, products, **rows)
     left = [[k for k in range(8) if prompt[k] != x] for x in range(4)]
     each = [
@@ -152,7 +152,7 @@ def test_values_of_two_rounds():
 
 def test_what_a_tool_says_counts_to_the_call():
     m = response_of(6)
-    m.response |= {"loss_mask": [1, 1, 0, 0, 1, 0], "entropy": [0.1, 0.2, 9.0, 9.0, 0.3, 9.0]}
+    m.response |= {"_conversation": "0-0", "loss_mask": [1, 1, 0, 0, 1, 0], "entropy": [0.1, 0.2, 9.0, 9.0, 0.3, 9.0]}
     choose_tokens([m], continuations=8, token_budget=10**9, seed=0)
     assert m.chosen.tolist() == m.written.tolist() == [1, 1, 0, 0, 1, 0] and m.states == [0, 1, 4]
     m.rewards = {t: [np.full(8, value)] for t, value in zip(m.states, (0.25, 0.5, 0.75), strict=True)}
@@ -324,6 +324,9 @@ def test_conversations_are_audited_from_all_tokens_that_the_policy_wrote(tmp_pat
     assert any(0 in r["loss_mask"] for r in responses) and not tokens["tokens"].isin(["<tool>", "<assistant>"]).any()
     next(work.glob("*.npy")).unlink()
     assert main(argv) == 0 and numbers(tmp_path) == numbers_then
+    few = ["--token_budget", "15000", "--no_gradient", "--mask_truncated_completions", "true"]
+    assert main([*argv, *few]) == 0  # a tool's tokens are no stretches of their own
+    assert -1.5 < numbers(tmp_path)["scores"]["GRPO"]["aim of stretches"]["value"] < 1.5
     (work / "batches" / "0001.jsonl").write_bytes((work / "batches" / "0000.jsonl").read_bytes())
     assert "holds other conversations than are sampled now" in error_of(main, argv, capsys)
 

@@ -99,7 +99,9 @@ class Audit:
         cosine of the sums of credit and of ΔV between neighbouring states."""
         scores = self._compare(self.tokens, self.gradients)
         if not self.is_complete:
-            known = [np.flatnonzero(~np.isnan(value[:, 0])).tolist() for value in self.values]
+            points = [np.flatnonzero(~np.isnan(value[:, 0])) for value in self.values]
+            # a state once, though a tool's tokens have its value too
+            known = [np.unique(m.next_states[at]).tolist() for m, at in zip(self.measured, points, strict=True)]
             pairs = [(i, *p) for i, m in enumerate(self.measured) if m.has_signal for p in pairwise(known[i])]
             for name, of in self._compare(self._spans(pairs).assign(weight=1.0), {}).items():
                 scores[name]["aim of stretches"] = of["aim"]
@@ -121,8 +123,8 @@ class Audit:
         if rest := [name for name in self.scores if name != self.baseline and not is_shown.get(name)]:
             parts.append(f"No difference from {self.baseline} is shown for {_and(rest)}.")
         if has_progress and self.best.low > 0:
-            times = f"{self.best.low / own.value:.1f} to {self.best.high / own.value:.1f} times {self.baseline}'s"
-            parts.append(f"The best credit, ΔV itself, would be worth {times}.")
+            progress = f"{self.best.low:.2f} to {self.best.high:.2f}, where {self.baseline} has {own.value:.2f}"
+            parts.append(f"The best credit, ΔV itself, would have a progress of {progress}.")
         return " ".join(parts)
 
     @property

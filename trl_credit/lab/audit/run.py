@@ -11,6 +11,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from tqdm.auto import tqdm
+from transformers import set_seed
 
 from ...config import CreditConfig
 from ...observe.log_entries import settings_of
@@ -20,6 +21,7 @@ from ...runs.identity import identity
 from ...support.digests import seed_from, short_digest
 from ...support.functions import FunctionRaised
 from ...trainer import CreditTrainer
+from ...trainer.engine_calls import temporarily
 from ..explain.credits import Explained, explain, groups_of, rewards_of
 from ..explain.measure import measured as with_measures
 from ..explain.segments import segment_credit
@@ -174,12 +176,15 @@ def _sampled(trainer: CreditTrainer, folder: Path, count: int) -> list[Part]:
         rows = [order[(number * each + k) % len(order)] for k in range(each)]
         examples = [data[row] for row in rows for _ in range(size)]
         path = folder / "batches" / f"{number:04d}.jsonl"
-        if not path.exists() or _plays(trainer):  # whose states no file keeps
+        is_new = not path.exists()
+        if is_new or _plays(trainer):  # no file keeps the states of environments
+            set_seed(seed_from(seed, number) % 2**32)  # also of environments
             torch.manual_seed(seed_from(seed, number))
             shard = _shard(trainer, examples, number)
-            if path.exists() and _ids(shard) != _ids(read_shard(path)):
+            if is_new:
+                write_shard(path, shard)
+            elif _ids(shard) != _ids(read_shard(path)):
                 raise ValueError(f"{folder} holds other conversations than are sampled now: delete it")
-            write_shard(path, shard)
         parts.append((read_shard(path), examples))
     return parts
 
@@ -187,7 +192,8 @@ def _sampled(trainer: CreditTrainer, folder: Path, count: int) -> list[Part]:
 def _shard(trainer: CreditTrainer, examples: list[dict[str, Any]], number: int) -> Shard:
     """A sampled batch with rewards."""
     engine, responses = trainer.engine, []
-    batch = engine.sample([dict(example) for example in examples])
+    with temporarily(trainer, mask_truncated_completions=False):  # which would remove them: `explain` masks their loss
+        batch = engine.sample([dict(example) for example in examples])
     names = engine.conversations.keep(str(number)) if _plays(trainer) else []
     for i, (example, prompt, ids) in enumerate(zip(examples, batch.prompt_ids, batch.completion_ids, strict=True)):
         group, index = divmod(i, engine.group_size)
@@ -198,7 +204,7 @@ def _shard(trainer: CreditTrainer, examples: list[dict[str, Any]], number: int) 
         results["truncated"] = not engine.is_finished(ids, engine.remaining_budget(len(prompt), 0))
         columns = {name: x for name, x in example.items() if isinstance(x, (str, int, float, bool))}
         if names:
-            results |= {"conversation": names[i], "loss_mask": batch.mask_t[i, : len(ids)].int().tolist()}
+            results |= {"_conversation": names[i], "loss_mask": batch.mask_t[i, : len(ids)].int().tolist()}
         responses.append({**columns, **texts, **token_ids, **results})
     return Shard({"step": 0, "algorithm": "", "temperature": trainer.args.temperature}, {}, responses)
 

@@ -102,7 +102,7 @@ def best_progress(
     prompts: float,
     generations: float,
 ) -> float:
-    """Progress of ΔV as credit, from g_i = Σ_t ΔV_t s_t of measured responses. NaN where noise hides it.
+    """Progress of ΔV as credit, from g_i = Σ_t ΔV_t s_t of measured responses. With noise it may lie outside of 0 to 1.
 
     E|g|² of a batch of Q prompts with G responses is |g*|² + (E_x|∇V(x)|² − |g*|²)/Q + (E|g_i|² − E_x|∇V(x)|²)/(QG).
     E|g_i|² and E_x|∇V(x)|² are means of g_i · g_j, of a response with itself and of two to one prompt.
@@ -126,15 +126,16 @@ def best_progress(
         squares.append(sum(part * products[at].mean() for part, at in strata if at.any()))
     of_response, of_prompt = squares
     square = truth + (of_prompt - truth) / prompts + (of_response - of_prompt) / (prompts * generations)
-    return truth / square if 0 < truth < square else math.nan
+    return truth / square if square > 0 else math.nan
 
 
 def best_estimate(
     pp: np.ndarray, products: np.ndarray, *, prompt: np.ndarray, signal: np.ndarray, **sizes: float
 ) -> Estimate:
     """[`best_progress`] by the jackknife, over the batches of `pp` and over the prompts of `products`. A few responses
-    with rare tokens can have most of E|g_i|²: then the interval is wide."""
+    with rare tokens can have most of E|g_i|²: then the interval is wide. NaN where noise hides it."""
     value = best_progress(pp, products, prompt=prompt, signal=signal, **sizes)
+    value = value if 0 < value < 1 else math.nan
     every = np.arange(len(pp)), np.arange(len(prompt))
     kept = [(every[0] != b, every[1] >= 0) for b in every[0]], [(every[0] >= 0, prompt != q) for q in np.unique(prompt)]
     parts = []

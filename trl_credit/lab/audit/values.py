@@ -53,10 +53,11 @@ class Measured:
     @property
     def written(self) -> np.ndarray:
         """Which tokens the policy wrote, and no tool, bool, shape (T,)."""
-        return np.array(self.response.get("loss_mask") or [1] * self.length, dtype=bool)
+        is_kept = "_conversation" in self.response  # else a logged mask may leave out tokens of the policy
+        return np.array(self.response["loss_mask"] if is_kept else [1] * self.length, dtype=bool)
 
     @property
-    def _states(self) -> np.ndarray:
+    def next_states(self) -> np.ndarray:
         """The state t at each of 0 … T: before the next token that the policy writes."""
         own = np.append(np.where(self.written, np.arange(self.length), self.length), self.length)
         return np.minimum.accumulate(own[::-1])[::-1]
@@ -65,7 +66,7 @@ class Measured:
     def states(self) -> list[int]:
         """t of the states to measure: before and after chosen tokens, and where lines begin."""
         before, lines = np.flatnonzero(self.chosen), [t + 1 for t, x in enumerate(self.response["tokens"]) if "\n" in x]
-        return sorted({*self._states[[0, *before, *(before + 1), *lines]].tolist()} - {self.length})
+        return sorted({*self.next_states[[0, *before, *(before + 1), *lines]].tolist()} - {self.length})
 
     def values(self, first_share: float) -> np.ndarray:
         """V̂ before each token and at the end, its variance, and V̂ of each half of the continuations, shape (T + 1, 4),
@@ -80,7 +81,7 @@ class Measured:
                 means = [[x.mean(), x.var(ddof=1) / len(x), x[::2].mean(), x[1::2].mean()] for x in parts]
                 w = np.array([first_share, 1 - first_share] if len(parts) > 1 else [1.0])
                 known[t] = (np.array([w, w**2, w, w]).T * means).sum(0)
-        return known[self._states]
+        return known[self.next_states]
 
 
 def choose_tokens(measured: Sequence[Measured], *, continuations: int, token_budget: int, seed: int) -> None:

@@ -93,7 +93,7 @@ def segment_credit(
 
 def batch_of(responses: Sequence[dict[str, Any]], engine: TrlEngine) -> Batch:
     """Measured responses as a batch of a trainer. Conversations that the engine keeps are its last batch then."""
-    if names := [r["conversation"] for r in responses if r.get("conversation")]:
+    if names := [r["_conversation"] for r in responses if "_conversation" in r]:
         engine.conversations.recall(names)
     device = engine.processes.device
     prompts = [r.get("prompt_token_ids") or engine.tokenize([r["prompt"]])[0] for r in responses]
