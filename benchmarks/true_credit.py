@@ -350,7 +350,8 @@ def coverage_table() -> str:
             shares = [x for key, x in of["inside"].items() if key.rpartition(": ")[2] == measure]
             means = [x for key, x in of["true, mean, sd"].items() if key.rpartition(": ")[2] == measure]
             bias = max((abs(mean - true) for true, mean, _ in means), default=float("nan"))
-            ends = f"{np.mean(shares):.3f}" + (f" ({min(shares):.3f} to {max(shares):.3f})" if len(shares) > 1 else "")
+            ends = f"{np.mean(shares):.3f}" if shares else "–"
+            ends += f" ({min(shares):.3f} to {max(shares):.3f})" if len(shares) > 1 else ""
             cells += [ends, "–" if np.isnan(bias) else f"{bias:.3f}"]
         rows.append([measure.replace("best progress", "ΔV itself"), *cells])
     heads = [head for label in results for head in (f"{label}: inside", "largest bias")]
