@@ -194,10 +194,12 @@ def test_projections_keep_inner_products():
     assert np.abs(error).max() > 0.1 * (2 / size) ** 0.5
 
 
-@pytest.mark.parametrize("algo", ["s_trace", "dapo", "dr_grpo"])
-def test_the_gradient_of_a_batch_is_that_of_training(make_trainer, algo):
-    """A step of SGD moves the weights along the gradient that an audit takes from the logged credit."""
+@pytest.mark.parametrize(("algo", "shares"), [("s_trace", "off"), ("dapo", "off"), ("dr_grpo", "on")])
+def test_the_gradient_of_a_batch_is_that_of_training(make_trainer, algo, shares):
+    """A step of SGD moves the weights along the gradient that an audit takes from the logged credit, also in passes
+    that compute prompts once."""
     settings = {"optim": "sgd", "lr_scheduler_type": "constant", "max_grad_norm": 1e9, "beta": 0.0, "max_steps": 1}
+    settings["shared_prefix"] = shares
     trainer = make_trainer(algo, log_credit=1, log_credit_groups=8, mask_truncated_completions=False, **settings)
     before = torch.cat([x.detach().flatten() for x in trainer.model.parameters()])
     trainer.train()
@@ -207,14 +209,13 @@ def test_the_gradient_of_a_batch_is_that_of_training(make_trainer, algo):
     explained = explain(shard, trainer.args, name=algo)
     rows = zip(explained.shard.responses, explained.divisors, strict=True)
     credit = [np.array(response["credit"]) / divisor for response, divisor in rows]
-    taken = []
-
-    class Whole:
-        def take(self):
-            return taken.append(torch.cat([x.grad.flatten() for x in trainer.model.parameters()]))
-
+    taken, shapes = [], []
+    whole = Namespace(take=lambda: taken.append(torch.cat([x.grad.flatten() for x in trainer.model.parameters()])))
     trainer.model.zero_grad()
-    gradient_of(trainer.engine, explained.shard.responses, credit, Whole())
+    trainer.findings |= dict.fromkeys(trainer.findings)  # packed rows are not compared yet
+    trainer.model.register_forward_pre_hook(lambda _, a, k: shapes.append(len(k["input_ids"])), with_kwargs=True)
+    gradient_of(trainer.engine, explained.shard.responses, credit, whole)
+    assert (shapes[-1] == 1) == (shares == "on")
     assert torch.cosine_similarity(taken[0], moved, dim=0) > 1 - 1e-4 and moved.norm() > 0
 
 

@@ -61,19 +61,27 @@ class ReducedPasses:
         return batches
 
     def _reshaped(self, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        padding, prefix = self.padding, self.prefix
+        padding = self.padding
         if padding.window > 1 and not all(map(is_by_row, batches)):
             padding.keep_order("the tensors of its images do not have one entry per row")
-        names = (keys.PROMPT_MASK, keys.COMPLETION_MASK, *[keys.PROMPT_IDS] * prefix.may_pack)
-        rows, is_whole = rows_of(*(torch.cat([batch[name] for batch in batches]) for name in names))
         needed = self.skipping.credited(batches).tolist() if self.skipping.applies and padding.window > 1 else None
-        batching = Batching(len(batches[0][keys.PROMPT_IDS]), padding.window, needed)
-        plain = padding.arrangement(rows, columns_of(batches[0]), batching)
-        if prefix.may_pack:
-            shared = prefix.share(rows, plain, batching) if is_whole else None
-            if prefix.verify(shared is not None, lambda: self._compared(batches, rows, shared)):
-                return self._arranged(batches, rows, shared)
+        rows, plain, shared = self.shared(batches, needed)
+        if shared is not None:
+            return self._arranged(batches, rows, shared)
         return self._arranged(batches, rows, plain) if padding.trims else batches
+
+    def shared(self, batches: list[dict[str, Any]], needed: Sequence[bool] | None = None) -> tuple:
+        """The rows of the batches, and their micro-batches, plain and packed; `None` where they may not be packed. The
+        first batch that would be packed is compared with plain rows. Collective."""
+        names = (keys.PROMPT_MASK, keys.COMPLETION_MASK, *[keys.PROMPT_IDS] * self.prefix.may_pack)
+        rows, is_whole = rows_of(*(torch.cat([batch[name] for batch in batches]) for name in names))
+        batching = Batching(len(batches[0][keys.PROMPT_IDS]), self.padding.window, needed)
+        plain, shared = self.padding.arrangement(rows, columns_of(batches[0]), batching), None
+        if self.prefix.may_pack:
+            shared = self.prefix.share(rows, plain, batching) if is_whole else None
+            is_exact = self.prefix.verify(shared is not None, lambda: self._compared(batches, rows, shared))
+            shared = shared if is_exact else None
+        return rows, plain, shared
 
     def _arranged(
         self, batches: list[dict[str, Any]], rows: Sequence[PromptRow], chosen: Sequence[MicroBatch]
@@ -118,8 +126,8 @@ class ReducedPasses:
     def run(self, model: Any, args: tuple, kwargs: dict[str, Any], loss_pass: LossPass | None) -> tuple:
         """TRL's forward pass, with log-probabilities 0 at padding. `loss_pass` is `None` for passes outside of a loss.
 
-        A pass without gradient over a batch is made in parts: of rows sorted by length, each part as wide as its rows
-        need, or of rows sorted by prompt and packed. The result has the order and the width of the input.
+        A pass outside of a loss is made in parts: of rows sorted by length, each part as wide as its rows need, or of
+        rows sorted by prompt and packed. The result has the order and the width of the input.
         """
         if not self.reshapes or len(args) < 3:  # a TRL that passes tensors by name is left alone
             return self._forward(model, *args, **kwargs)
@@ -131,7 +139,8 @@ class ReducedPasses:
         inputs = {} if loss_pass is None else loss_pass.inputs
         if inputs.get(keys.PACKED_LAYOUT) is not None and may_pack:
             return self._pass(model, args[:3], options, inputs=inputs)
-        if options.get("batch_size") is not None and not torch.is_grad_enabled() and is_known:
+        is_outside = loss_pass is None or not torch.is_grad_enabled()
+        if options.get("batch_size") is not None and is_outside and is_known:
             return self._run_in_parts(model, args[:3], options, may_pack=may_pack)
         return self._pass(model, args, kwargs, inputs=inputs | {keys.PACKED_LAYOUT: None})
 

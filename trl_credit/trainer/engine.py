@@ -223,10 +223,12 @@ class TrlEngine(TrlScoring):
         return self.policy_logps(batch)
 
     def policy_logps(self, batch: dict[str, Any]) -> torch.Tensor:
-        """[`behavior_logps`] with a gradient."""
+        """[`behavior_logps`] with a gradient. Rows of one prompt are packed, as in training."""
         trainer, args = self._trainer, self.args
         size = args.per_device_train_batch_size if trainer.model.training else args.per_device_eval_batch_size
         others = {key: batch[key] for key in keys.FORWARD if key in batch}
+        if torch.is_grad_enabled():  # whether packed rows are exact; a run finds it out with its first training batch
+            trainer._passes.shared([batch])
         forward = trainer._get_per_token_logps_and_entropies
         return forward(trainer.model, *arguments_of(batch), batch_size=size, **others)[0]
 
