@@ -1,4 +1,4 @@
-"""Sums of two numbers for a language model, and of three or four with worked examples: prompts, and the reward."""
+"""Sums of two numbers for a language model, and of three or four in words: prompts, and the rewards."""
 
 import json
 import random
@@ -7,18 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from trl_credit import Credit, CreditConfig, Tokens, assign_credit
-
-
-_EXAMPLES = """Question: Tom has 3 apples and gets 4, then 5 more. How many?
-Answer: He starts with 3 apples. With 4 more he has 3 + 4 = 7 apples. With 5 more he has 7 + 5 = 12 apples. So 12.
-
-Question: Ann has 8 books and gets 6, then 2 more. How many?
-Answer: She starts with 8 books. With 6 more she has 8 + 6 = 14 books. With 2 more she has 14 + 2 = 16 books. So 16.
-
-Question: Bob has 5 coins and gets 9, then 7 more. How many?
-Answer: He starts with 5 coins. With 9 more he has 5 + 9 = 14 coins. With 7 more he has 14 + 7 = 21 coins. So 21.
-
-"""
 
 
 def first_number(completions: list[str], answer: list[str], **kwargs: object) -> list[float]:
@@ -43,14 +31,25 @@ def write_sums(path: Path, *, count: int = 2000) -> None:
 
 
 def write_worked_sums(path: Path, *, count: int = 2000) -> None:
-    """Sums of three numbers in words after three worked examples: steps with filler between the decisions."""
+    """Sums of three or four numbers in words after three worked examples: steps with filler between the decisions."""
+    examples = "".join(f"{_asked(x)}{_worked(x)}\n\n" for x in ([3, 4, 5], [8, 6, 2, 7], [5, 9, 7]))
     rng, rows = random.Random(1), []
-    names, things = ("Tom", "Ann", "Bob", "Eve"), ("apples", "books", "coins", "stones")
     for _ in range(count):
-        a, b, c = (rng.randint(2, 19) for _ in range(3))
-        asked = f"{rng.choice(names)} has {a} {rng.choice(things)} and gets {b}, then {c} more. How many?"
-        rows.append({"prompt": f"{_EXAMPLES}Question: {asked}\nAnswer:", "answer": str(a + b + c)})
+        numbers = [rng.randint(2, 9) for _ in range(rng.choice((3, 4)))]
+        rows.append({"prompt": examples + _asked(numbers), "answer": str(sum(numbers))})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def _asked(numbers: list[int]) -> str:
+    return f"Question: {' + '.join(map(str, numbers))}\nAnswer:"
+
+
+def _worked(numbers: list[int]) -> str:
+    total, text = numbers[0], ""
+    for word, x in zip(("First", "Then", "Then"), numbers[1:], strict=False):
+        text += f" {word} we add {total} and {x}, and {total} + {x} = {total + x}."
+        total += x
+    return f"{text} So {total}."
 
 
 def first_three(config: CreditConfig, tokens: Tokens) -> Credit:

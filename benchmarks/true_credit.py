@@ -1,9 +1,10 @@
 """Credit against the truth, and what runs learned with it, for docs/results/true_credit.md.
 
 python benchmarks/true_credit.py audit demo                   # a part, such as demo_hum, demo_agent, sums_50, worked
-python benchmarks/true_credit.py audit sums --model FOLDER    # parts of a language model need one
+python benchmarks/true_credit.py audit sums --model FOLDER    # parts of a language model need one; then any flag
 python benchmarks/true_credit.py cost                         # tokens that chains sample
-python benchmarks/true_credit.py learn --model FOLDER         # the runs on sums that learning.jsonl lacks
+python benchmarks/true_credit.py learn                        # the runs on demo_agent that the raw data lack
+python benchmarks/true_credit.py learn --model FOLDER         # those on sums
 python benchmarks/true_credit.py projection                   # whole gradients against their projections
 python benchmarks/true_credit.py tables                       # the page's tables, from the raw data, without a model
 """
@@ -21,6 +22,7 @@ from typing import Any
 import hum
 import numpy as np
 import pandas as pd
+from audited_runs import AGENT, FOLDER, SUMS, AuditedRuns
 from fork_bed.algorithms import ALGORITHMS
 from fork_bed.analysis import verdicts
 from fork_bed.store import read as read_forks
@@ -34,14 +36,11 @@ from trl_credit.demo import DEMO_SETTINGS, demo_dataset, demo_model_path, demo_r
 from trl_credit.lab.audit.gradients import Projection, gradient_of
 from trl_credit.lab.audit.run import _sampled as sampled_batches
 from trl_credit.lab.audit.scores import Estimate, compare, progress_terms
-from trl_credit.lab.comparison.histories import read_history
 from trl_credit.lab.comparison.scoring import compare_results
 from trl_credit.lab.explain import explain
 from trl_credit.lab.explain.measure import measured
-from trl_credit.lab.statistics import paired_t
 
 
-FOLDER = RESULTS / "true_credit"
 HERE = Path(__file__).resolve().parent
 SINGLE = (
     "grpo",
@@ -63,24 +62,6 @@ CHAINS = ("vine_ppo", "spo_chain")
 TURNS = ("turns=spo_chain --segmentation turns",)
 PARTS = ("demo", "demo_hum", "demo_agent", "sums", "sums_50", "sums_150", "worked")
 
-
-LEARNED = {
-    "grpo": "--algo grpo",
-    "s_trace": "--algo s_trace",
-    "p_trace": "--algo p_trace",
-    "grpo_lambda": "--algo grpo_lambda",
-    "random": "--algo s_trace --selector random",
-    "top_20": "--algo grpo --top_entropy_quantile 0.2",
-    "vine_ppo": "--algo vine_ppo --num_iterations 1",
-}
-LEARNED_LABELS = {  # names in audits
-    "s_trace": "S-trace",
-    "p_trace": "P-trace",
-    "grpo_lambda": "GRPO-λ",
-    "random": "random",
-    "top_20": "top_20",
-    "vine_ppo": "VinePPO",
-}
 HUM = {"s_trace": "S-trace", "s_trace_99": "s_trace_99", "random": "random", "p_trace": "P-trace", "top_20": "top_20"}
 HUM |= {
     "trace": "trace_alone",
@@ -102,10 +83,8 @@ LABELS = {
     "floor": "GRPO with floor −0.1",
     "first_3": "the first three tokens alone (an oracle)",
 }
+COARSE = {"progress": 3, "progress difference": 3, "aim of stretches": 2, "bias": 2, "signal": 3}  # aim is too noisy
 COLUMNS = {"progress": 3, "progress difference": 3, "aim": 2, "aim difference": 2, "bias": 2, "signal": 3}
-LEARNING = FOLDER / "learning.jsonl"
-UNTUNED = ("vine_ppo",)  # its runs take three times as long
-RATES, EQUAL, SEEDS, TUNING = ("4e-6", "8e-6", "1.6e-5"), "8e-6", (1, 2, 3), (100,)
 
 
 def sums_flags(data: Path, model: str | None) -> str:
@@ -123,8 +102,8 @@ def of_model(model: str | None) -> str:
     )
 
 
-def audit(part: str, model: str | None, work: Path) -> None:
-    """Audits a part by the command, and keeps what the tables need."""
+def audit(part: str, model: str | None, work: Path, flags: Sequence[str]) -> None:
+    """Audits a part by the command, with further flags such as `--use_vllm`, and keeps what the tables need."""
     work.mkdir(parents=True, exist_ok=True)
     few = [*(f"--algo={name}" for name in SINGLE[:6])]
     if part.startswith("demo"):
@@ -133,13 +112,9 @@ def audit(part: str, model: str | None, work: Path) -> None:
         words = [*(f"--algo={name}" for name in SINGLE + more), "--dataset_name", part, *sizes.split()]
     elif part == "worked":
         write_worked_sums(work / "worked.jsonl")
-        flags = f"--dataset_name {work}/worked.jsonl --reward {HERE}/sums.py:after_so --max_completion_length 80"
-        words = [
-            *few,
-            *of_model(model).split(),
-            *flags.split(),
-            *"--batches 6 --responses 18 --continuations 12 --token_budget 80000 --no_gradient".split(),
-        ]
+        task = f"--dataset_name {work}/worked.jsonl --reward {HERE}/sums.py:after_so --max_completion_length 80"
+        sizes = "--responses 24 --continuations 16 --token_budget 400000"
+        words = [*few, *of_model(model).split(), *task.split(), *sizes.split()]
     else:
         words = [
             *few,
@@ -149,7 +124,7 @@ def audit(part: str, model: str | None, work: Path) -> None:
             *(["--batches", "50"] if part == "sums_150" else []),  # fewer prompts have signal
         ]
     folder = work / part
-    command = [sys.executable, "-m", "trl_credit", "audit", *words, "--output_dir", str(folder)]
+    command = [sys.executable, "-m", "trl_credit", "audit", *words, *flags, "--output_dir", str(folder)]
     subprocess.run(command, check=True)
     (FOLDER / part).mkdir(parents=True, exist_ok=True)
     for name in ("audit.json", "tokens.parquet"):
@@ -181,12 +156,14 @@ def recomputed(part: str) -> dict[str, dict[str, Estimate]]:
 def audit_table(part: str) -> str:
     """Progress and aim of a part's algorithms."""
     whole, rows = read(part), []
-    for name, of in whole["scores"].items():
-        cells = [in_words(of[column], digits) for column, digits in COLUMNS.items()]
+    scores = whole["scores"]
+    columns = COLUMNS if scores["GRPO"]["aim"]["value"] is not None else COARSE
+    for name, of in scores.items():
+        cells = [in_words(of[column], digits) for column, digits in columns.items()]
         rows.append([LABELS.get(name, name), *cells])
     if whole["best_progress"]["value"] is not None:
-        rows.append(["ΔV itself", in_words(whole["best_progress"], 3), *["–"] * (len(COLUMNS) - 1)])
-    heads = ["minus GRPO's" if "difference" in column else column for column in COLUMNS]
+        rows.append(["ΔV itself", in_words(whole["best_progress"], 3), *["–"] * (len(columns) - 1)])
+    heads = ["minus GRPO's" if "difference" in column else column for column in columns]
     return table([part.replace("_", " "), *heads], rows)
 
 
@@ -198,93 +175,20 @@ def in_words(estimate: dict[str, float | None], digits: int) -> str:
     return f"{estimate['value']:.{digits}f} ± {half:.{digits}f}".replace("-", "−")
 
 
-def run_of(name: str, rate: str, seed: int, flags: str) -> list[float]:
-    """The reward of each of 40 updates. Raises `CalledProcessError` if the run failed."""
-    with tempfile.TemporaryDirectory() as folder:
-        words = f"{LEARNED[name]} {flags} --beta 0 --lr_scheduler_type constant --max_steps 40 --logging_steps 1"
-        words += f" --log_credit 0 --report_to none --save_only_model true --learning_rate {rate} --seed {seed}"
-        words += f" --output_dir {folder}"
-        subprocess.run([sys.executable, "-m", "trl_credit", "train", *words.split()], check=True, capture_output=True)
-        return [round(x, 5) for x in read_history(folder).values.tolist()]
-
-
-def runs() -> dict[tuple[str, str, int], float]:
-    """The area of each run: its mean reward."""
-    lines = LEARNING.read_text(encoding="utf-8").splitlines() if LEARNING.exists() else []
-    rows = map(json.loads, lines)
-    return {(row["entry"], row["rate"], row["seed"]): float(np.mean(row["reward"])) for row in rows}
-
-
-def learn(model: str, work: Path) -> None:
-    """Trains what the file lacks: all rates on the tuning seed, and on the seeds of the verdict each algorithm at the
-    equal rate and at its best one."""
-    work.mkdir(parents=True, exist_ok=True)
-    flags = sums_flags(work, model)
-    for phase in ("tuning", "verdict"):
-        areas = runs()
-        tuning = [(name, rate, seed) for name in _tuned() for rate in RATES for seed in TUNING]
-        rates = {name: {EQUAL, best_rate(areas, name)} for name in LEARNED} if phase == "verdict" else {}
-        verdict = [(name, rate, seed) for seed in SEEDS for name, of in rates.items() for rate in sorted(of)]
-        for unit in tuning if phase == "tuning" else verdict:
-            if unit not in areas:
-                reward = run_of(*unit, flags)
-                with LEARNING.open("a", encoding="utf-8") as file:
-                    file.write(
-                        json.dumps(dict(zip(("entry", "rate", "seed"), unit, strict=True), reward=reward)) + "\n"
-                    )
-                print(*unit, f"{np.mean(reward):.3f}", flush=True)
-
-
-def best_rate(areas: dict[tuple[str, str, int], float], name: str) -> str:
-    """The rate with the largest area on the tuning seeds."""
-    known = [rate for rate in RATES if all((name, rate, seed) in areas for seed in TUNING)]
-    return max(known, key=lambda rate: np.mean([areas[name, rate, seed] for seed in TUNING]), default=EQUAL)
-
-
-def learning_table() -> str:
-    """Area minus GRPO's on the sums, beside what the audit said before training. The tuned rate is a column once the
-    runs on the tuning seed are there."""
-    areas, scores, rows = runs(), read("sums")["scores"], []
-    kinds = [False, True] if _is_tuned(areas) else [False]
-    for name, label in LEARNED_LABELS.items():
-        cells = []
-        for tuned in kinds:
-            pairs = _pairs(areas, name, tuned=tuned)
-            test = paired_t(pairs) if len(pairs) > 1 else None
-            cells.append("–" if test is None else f"{test.value:+.3f} ± {test.high - test.value:.3f}".replace("-", "−"))
-        of = scores.get(label)
-        said = ["–", "–"] if of is None else [in_words(of[x], 3) for x in ("progress difference", "aim difference")]
-        if cells[0] != "–":
-            rows.append([LABELS.get(label, label), *said, *cells])
-    heads = ["area, rate 8e-6", "area, tuned"]
-    return table(["minus GRPO's", "progress", "aim", *heads[: len(kinds)]], rows)
-
-
-def _is_tuned(areas: dict[tuple[str, str, int], float]) -> bool:
-    """Whether all runs on the tuning seed are there."""
-    return all((name, rate, seed) in areas for name in _tuned() for rate in RATES for seed in TUNING)
-
-
-def _tuned() -> list[str]:
-    """The algorithms whose rate is tuned."""
-    return [name for name in LEARNED if name not in UNTUNED]
-
-
-def _pairs(areas: dict[tuple[str, str, int], float], name: str, *, tuned: bool) -> list[float]:
-    """Area minus GRPO's, by seed. None at the best rate of an algorithm that was not tuned."""
-    if tuned and name in UNTUNED:
-        return []
-    own, base = (best_rate(areas, x) if tuned else EQUAL for x in (name, "grpo"))
-    seeds = [s for s in SEEDS if (name, own, s) in areas and ("grpo", base, s) in areas]
-    return [areas[name, own, s] - areas["grpo", base, s] for s in seeds]
+def learning_table(runs: AuditedRuns) -> str:
+    """Area minus GRPO's, beside what the audit said before training."""
+    measures = ("progress difference", "aim difference")
+    said = {name: [in_words(of[x], 3) for x in measures] for name, of in read(runs.part)["scores"].items()}
+    return runs.table(said, LABELS)
 
 
 def predicted_table() -> str:
     """Rank correlations, over algorithms, of what audits say and what runs learned."""
-    areas = runs()
-    learned = {"sums, rate 8e-6": ("sums", _learned(areas, tuned=False))}
-    if _is_tuned(areas):
-        learned["sums, tuned"] = ("sums", _learned(areas, tuned=True))
+    learned = {}
+    for of, task in ((SUMS, "sums"), (AGENT, "`demo_agent`")):
+        for what, tuned in ((f"rate {of.rates[1]}", False), ("tuned", True)):
+            if difference := of.learned(tuned=tuned):
+                learned[f"{task}, {what}"] = (of.part, difference)
     results = json.loads((RESULTS / "embedded" / "results.json").read_text(encoding="utf-8"))
     verdict = {row.label: row.difference for row in compare_results(results, "area")}
     learned["`demo`, rate 1e-4"] = ("demo", {name: x for name, x in verdict.items() if name in AUDITED})
@@ -320,12 +224,6 @@ def progress_rows() -> list[list[str]]:
     text = (RESULTS / "forks.md").read_text(encoding="utf-8")
     lines = text.partition("<!-- table: progress -->\n")[2].partition("<!-- /table -->")[0].splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-
-def _learned(areas: dict[tuple[str, str, int], float], *, tuned: bool) -> dict[str, float]:
-    """Mean area minus GRPO's of each algorithm that ran."""
-    pairs = {label: _pairs(areas, name, tuned=tuned) for name, label in LEARNED_LABELS.items()}
-    return {label: float(np.mean(x)) for label, x in pairs.items() if x}
 
 
 def coverage_table() -> str:
@@ -398,7 +296,8 @@ def page_tables() -> dict[str, str]:
     tables = {part: audit_table(part) for part in done()}
     return tables | {
         "cost": cost_table(),
-        "learning": learning_table(),
+        "learning": learning_table(SUMS),
+        "learning_agent": learning_table(AGENT),
         "predicted": predicted_table(),
         "coverage": coverage_table(),
     }
@@ -442,16 +341,21 @@ class Whole:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("what", choices=("audit", "cost", "learn", "projection", "tables"))
     parser.add_argument("part", nargs="?", choices=PARTS)
     parser.add_argument("--model", help="folder or id of a language model")
     parser.add_argument("--work", type=Path, default=Path("true_credit"), help="folder for what a resume needs")
-    args = parser.parse_args()
+    args, flags = parser.parse_known_args()
+    if flags and args.what != "audit":
+        parser.error(f"unknown: {' '.join(flags)}")
     if args.what == "audit":
-        audit(args.part, args.model, args.work)
+        audit(args.part, args.model, args.work, flags)
     elif args.what == "learn":
-        learn(args.model, args.work)
+        args.work.mkdir(parents=True, exist_ok=True)
+        SUMS.learn(sums_flags(args.work, args.model)) if args.model else AGENT.learn("--dataset_name demo_agent")
     elif args.what == "cost":
         cost()
     elif args.what == "projection":
