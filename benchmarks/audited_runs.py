@@ -30,7 +30,7 @@ class AuditedRuns:
         part: The audit.
         entries: For each algorithm the name in the audit and flags, GRPO first.
         rates: Learning rates. The one in the middle is the equal one.
-        untuned: Entries that run at the equal rate alone: they take several times as long.
+        untuned: Entries that run at the equal rate alone.
     """
 
     part: str
