@@ -353,9 +353,11 @@ def main() -> None:
         parser.error(f"unknown: {' '.join(flags)}")
     if args.what == "audit":
         audit(args.part, args.model, args.work, flags)
+    elif args.what == "learn" and args.model is None:
+        AGENT.learn("--dataset_name demo_agent")
     elif args.what == "learn":
         args.work.mkdir(parents=True, exist_ok=True)
-        SUMS.learn(sums_flags(args.work, args.model)) if args.model else AGENT.learn("--dataset_name demo_agent")
+        SUMS.learn(sums_flags(args.work, args.model))
     elif args.what == "cost":
         cost()
     elif args.what == "projection":

@@ -70,7 +70,9 @@ class ReducedPasses:
             return self._arranged(batches, rows, shared)
         return self._arranged(batches, rows, plain) if padding.trims else batches
 
-    def shared(self, batches: list[dict[str, Any]], needed: Sequence[bool] | None = None) -> tuple:
+    def shared(
+        self, batches: list[dict[str, Any]], needed: Sequence[bool] | None = None
+    ) -> tuple[list[PromptRow], list[MicroBatch], list[MicroBatch] | None]:
         """The rows of the batches, and their micro-batches, plain and packed; `None` where they may not be packed. The
         first batch that would be packed is compared with plain rows. Collective."""
         names = (keys.PROMPT_MASK, keys.COMPLETION_MASK, *[keys.PROMPT_IDS] * self.prefix.may_pack)
@@ -126,8 +128,8 @@ class ReducedPasses:
     def run(self, model: Any, args: tuple, kwargs: dict[str, Any], loss_pass: LossPass | None) -> tuple:
         """TRL's forward pass, with log-probabilities 0 at padding. `loss_pass` is `None` for passes outside of a loss.
 
-        A pass outside of a loss is made in parts: of rows sorted by length, each part as wide as its rows need, or of
-        rows sorted by prompt and packed. The result has the order and the width of the input.
+        A pass outside of a loss or without gradient is made in parts: of rows sorted by length, each part as wide as
+        its rows need, or of rows sorted by prompt and packed. The result has the order and the width of the input.
         """
         if not self.reshapes or len(args) < 3:  # a TRL that passes tensors by name is left alone
             return self._forward(model, *args, **kwargs)
