@@ -15,7 +15,7 @@ __version__ = "0.2.0"
 _ALGORITHMS = """
     grpo GRPO  dapo DAPO  dr_grpo DrGRPO  p_trace PTrace  s_trace STrace  grpo_lambda GRPOLambda  fipo FIPO  gspo GSPO
     gspo_token GSPOToken  ha_dw HADW  opo OPO  clip_cov ClipCov  kl_cov KLCov  spo_chain SPOChain  spo_tree SPOTree
-    vine_ppo VinePPO
+    vine_ppo VinePPO  opd OPD  rlsd RLSD  sdpo SDPO
 """.split()
 STEMS = dict(zip(_ALGORITHMS[::2], _ALGORITHMS[1::2], strict=True))
 _MODULE_OF = {

@@ -80,7 +80,7 @@ def check_credit(
 def made_up_tokens(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tokens:
     """A synthetic micro-batch with all special cases: tool tokens between three turns of a row, short rows, one token,
     and none."""
-    generators = [torch.Generator().manual_seed(seed + k) for k in range(3)]
+    generators = [torch.Generator().manual_seed(seed + k) for k in range(4)]
     g, shape = generators[0], (6, 12)
     mask_t = torch.ones(shape, dtype=dtype)
     mask_t[1, 7:] = mask_t[3, 1:] = mask_t[4] = 0
@@ -88,6 +88,8 @@ def made_up_tokens(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> Toke
     logp_t = (-2.0 * torch.rand(shape, generator=g, dtype=dtype) - 0.01).requires_grad_()
     noise = [scale * torch.randn(shape, generator=g, dtype=dtype) for scale in (0.1, 0.05, 0.01)]
     old_logp_t = (logp_t.detach() + noise[0]).clamp(max=0.0)
+    teacher_logp_t = -2.0 * torch.rand(shape, generator=generators[3], dtype=dtype)
+    teacher_logp_t[1] = torch.nan  # without a context
     return Tokens(
         logp_t=logp_t,
         old_logp_t=old_logp_t,
@@ -98,6 +100,7 @@ def made_up_tokens(*, seed: int = 0, dtype: torch.dtype = torch.float64) -> Toke
         advantages=torch.tensor([1.0, -0.5, 0.7, -1.2, 0.4, 0.0], dtype=dtype),
         token_ids=torch.randint(3, 50, shape, generator=g),
         hidden_t=torch.randn(*shape, 4, generator=generators[2], dtype=dtype),
+        teacher_logp_t=teacher_logp_t,
         segment_ids=(torch.arange(shape[1]) // 4).expand(shape).masked_fill(mask_t == 0, -1),
         turn_ids=turn_numbers(mask_t),
         policy_mask_t=mask_t,
@@ -115,8 +118,9 @@ class _Case:
         self.rows = {"group_ids": torch.arange(len(rewards)) // 3, "columns": [{}] * len(rewards)}
         self.rows |= {"rewards": rewards, "reward_columns": rewards.unsqueeze(1)}
         self.state = None if self.algorithm.state_dict is None else deepcopy(self.algorithm.state_dict())
-        hidden_t = tokens.hidden_t if "hidden" in self.algorithm.needs else None
-        self.tokens = self.with_statistics(replace(tokens, hidden_t=hidden_t))
+        needed = {"hidden": "hidden_t", "teacher": "teacher_logp_t"}
+        missing = {x: None for need, x in needed.items() if need not in self.algorithm.needs}
+        self.tokens = self.with_statistics(replace(tokens, **missing))
         self.size = 1.0
 
     def checks(self) -> dict[str, Callable[[], str | None]]:

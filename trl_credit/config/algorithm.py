@@ -19,6 +19,7 @@ from .knobs import as_knob, default_of
 NEEDS = {
     "logps": "BatchTokens.logp_t, by a forward pass for π_old",
     "columns": "BatchTokens.columns, gathered from all processes",
+    "teacher": "teacher_logp_t of Tokens and BatchTokens, by a pass of `teacher`",
     "hidden": "Tokens.hidden_t, the last layer's states",
     "entropy_gradient": "Tokens.entropy_t with a graph",
 }

@@ -35,6 +35,7 @@ from .knobs import (
     whole,
 )
 from .segments import CHAIN, SegmentKnobs
+from .teacher import READS_SUCCESS, TeacherKnobs
 from .trl_settings import TRL_ACTS
 from .turns import BY_TURN, CUSTOM_CREDIT, TRACES, TurnKnobs
 
@@ -44,7 +45,7 @@ DIFFICULTY = when(difficulty=anything_but("none"))
 WEIGHTED = (when(loss_weight=anything_but("none")), CUSTOM_CREDIT)
 TRACED = (when(importance=TRACES), *WEIGHTED)
 OLD_LOGPS_READ = (when(token_mask=anything_but("none")), CHAIN | when(segmentation="cutpoints"), CUSTOM_CREDIT)
-RANGE_READ = (DIFFICULTY, BY_DIFFICULTY, when(process_reward_weight=anything_but(0.0)))
+RANGE_READ = (DIFFICULTY, BY_DIFFICULTY, READS_SUCCESS, when(process_reward_weight=anything_but(0.0)))
 
 CUSTOM_FUNCTION = Values("a function: package.module.function or file.py:function", is_custom_function, custom=True)
 LOW_HIGH = Values("two finite numbers, the smaller first", lambda x: NUMBERS.holds(x) and len(x) == 2 and x[0] < x[1])
@@ -56,14 +57,15 @@ _run = partial(knob, heading=RUN, changes_loss=False)
 
 
 @dataclass
-class CreditConfig(SegmentKnobs, GroupKnobs, TurnKnobs, Construction, GRPOConfig):
+class CreditConfig(SegmentKnobs, GroupKnobs, TurnKnobs, TeacherKnobs, Construction, GRPOConfig):
     r"""
     Configuration class for [`CreditTrainer`]: `trl.GRPOConfig` plus the knobs that decide which tokens get how much
     credit. With every knob at its default the trainer is TRL's own GRPO, to rounding (see `length_sort` and
-    `shared_prefix`). [`SegmentKnobs`], [`GroupKnobs`] and [`TurnKnobs`] document their knobs.
+    `shared_prefix`). [`SegmentKnobs`], [`GroupKnobs`], [`TurnKnobs`] and [`TeacherKnobs`] document their knobs.
 
-    `credit`, `selector`, `token_mask`, `baseline`, `segmentation` and `step_splitter` accept custom functions: by name
-    (`package.module.function`, `file.py:function`), or in Python as an object, whose name the field then holds.
+    `credit`, `selector`, `token_mask`, `baseline`, `segmentation`, `step_splitter` and `teacher_prompt` accept custom
+    functions: by name (`package.module.function`, `file.py:function`), or in Python as an object, whose name the field
+    then holds.
 
     Parameters:
         credit (`str` or `Callable`, *optional*):
@@ -222,7 +224,7 @@ class CreditConfig(SegmentKnobs, GroupKnobs, TurnKnobs, Construction, GRPOConfig
     difficulty_rate: float = knob(6.0, POSITIVE, acts=when(difficulty="history"))
     difficulty_rate_min: float = knob(0.02, SHARE, acts=when(difficulty="history"))
     difficulty_threshold: float = knob(0.5, SHARE, acts=when(difficulty="fixed"))
-    difficulty_reward: list[str] | None = _reward(None, NAMES, acts=(DIFFICULTY, *CORRECT_READ))
+    difficulty_reward: list[str] | None = _reward(None, NAMES, acts=(DIFFICULTY, READS_SUCCESS, *CORRECT_READ))
     prompt_average: bool = knob(False)
     behavior_logps: str = knob("recomputed", one_of("recomputed", "sampler"))
     reward_timeout: float | None = _reward(None, number("positive", lambda x: x > 0.0), changes_loss=False)

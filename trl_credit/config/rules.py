@@ -10,6 +10,7 @@ from ..support.functions import FunctionRaised, imports_functions
 from .groups import FILTERED
 from .knobs import COUNT, Condition, Values, anything_but, in_words, number, unmet, values_of, when
 from .segments import CHAIN, PROCESS_REWARD, RELEASED_CODE, ROLLOUTS, TREE
+from .teacher import HAS_TEACHER
 from .turns import ALONG, TRACES
 
 
@@ -56,6 +57,7 @@ STEP_BASELINE = "each step has a baseline, from the group's others"
 SEGMENT_BASELINE = "the baseline of a segment is the value at its start"
 SEVERAL_NODES = "a row holds several nodes"
 SEGMENT_WEIGHT = "it is a mean over segments, with one weight for each"
+SAME_AS_POLICY = "weights and prompt are those of the policy, so both would find every token equally probable"
 # of algorithms whose function of credit returns the W of the knobs
 WEIGHTED_RULE = Rule(WEIGHTED_KL | when(importance=anything_but("token")), NO_WEIGHTED_KL, KL_WEIGHT)
 
@@ -105,6 +107,8 @@ RULES = (
     Rule(POLICY_ITERATION, POSITIVE_BETA, "it regresses beta · log π/π_ref on A (0.1 in SPO's released code)"),
     Rule(POLICY_ITERATION, when(loss_type=("dapo", "grpo", "bnpo"), whiten_advantages="none"), SEGMENT_WEIGHT),
     Rule(POLICY_ITERATION, EQUAL_TOKENS | ANY_ENTROPY | NO_THRESHOLD | when(importance="token"), SEGMENT_WEIGHT),
+    Rule(HAS_TEACHER, NO_TREE, "the rows of a tree are segments, which have no context of their own"),
+    Rule(when(teacher="policy", teacher_sync_steps=None), when(teacher_prompt=anything_but(None)), SAME_AS_POLICY),
     Rule(when(use_vllm=True), when(top_p=number("above 0 and at most 1", lambda x: 0 < x <= 1)), "as vLLM needs it"),
     *(Rule(_listing(name), needed, f"{name} does nothing") for name, needed in RELEASED_CODE.items()),
 )
@@ -166,12 +170,19 @@ def no_batch_logps(config: GRPOConfig) -> str:
 
 
 def _batch_errors(config: GRPOConfig) -> Iterator[Exception]:
-    """What does not go with the updates per batch, or with an algorithm that takes statistics over it."""
+    """What does not go with what the algorithm needs, with the updates per batch, or with statistics over it."""
     try:
         algorithm = config.algorithm() if imports_functions() else None
     except (ValueError, FunctionRaised) as error:
         yield error
         return
+    reads_teacher = algorithm is not None and "teacher" in algorithm.needs
+    if reads_teacher and config.teacher is None:
+        fix = "Set teacher='policy' with a teacher_prompt, 'reference', or a model by name or path"
+        yield ValueError(f"credit={config.credit!r} needs a teacher. {fix}.")
+    if config.teacher is not None and not reads_teacher and imports_functions():
+        what = f"teacher={config.teacher!r} does nothing, since credit={config.credit!r} does not read it"
+        yield ValueError(f"{what}: leave it out, take opd, rlsd or sdpo, or declare needs = ('teacher',) in `credit`.")
     if algorithm is None or algorithm.statistics is None:
         return
     if later := unmet(config, when(td_upper_bound=False, whiten_advantages=("none", "batch"))):

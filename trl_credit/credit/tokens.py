@@ -35,6 +35,9 @@ class Tokens:
             `None` without.
         hidden_t: The last layer's states from which the tokens were sampled, shape (B, T, H), if the algorithm needs
             "hidden"; else `None`. They carry the gradient.
+        teacher_logp_t: Under the teacher in its context, shape (B, T), if the algorithm needs "teacher"; NaN in rows
+            without a context. `None` without a teacher.
+        step: Optimizer steps of the run before this one.
         is_training: Whether the model trains on these tokens.
         seed: For random numbers. It follows from the run's `seed`, the optimizer step, the place of the micro-batch in
             it and the process, so a resumed run draws what the uninterrupted one draws.
@@ -57,6 +60,8 @@ class Tokens:
     ref_entropy_t: torch.Tensor | None = None
     statistics_t: torch.Tensor | None = None
     hidden_t: torch.Tensor | None = None
+    teacher_logp_t: torch.Tensor | None = None
+    step: int = 0
     is_training: bool = True
     seed: int = 0
 
@@ -82,6 +87,7 @@ class BatchTokens:
         reward_columns: Rewards by function, shape (N, F); `None` for trees.
         group_ids: Number of each row's prompt in the batch, from 0, int64, shape (N,).
         token_ids, segment_ids, turn_ids: As in [`Tokens`], shape (N, T).
+        teacher_logp_t: As in [`Tokens`], shape (N, T).
         columns: The columns of the data set for each row, N dicts, if the algorithm needs "columns"; else, and for
             trees, `None`.
         is_training: Whether the model is going to train on the batch, for the first time: only then state may move.
@@ -101,6 +107,7 @@ class BatchTokens:
     token_ids: torch.Tensor | None = None
     segment_ids: torch.Tensor | None = None
     turn_ids: torch.Tensor | None = None
+    teacher_logp_t: torch.Tensor | None = None
     columns: list[dict[str, Any]] | None = None
     is_training: bool = True
 
@@ -152,6 +159,7 @@ def as_batch(tokens: Tokens, **rows: Any) -> BatchTokens:
         token_ids=tokens.token_ids,
         segment_ids=tokens.segment_ids,
         turn_ids=tokens.turn_ids,
+        teacher_logp_t=tokens.teacher_logp_t,
     )
     return replace(batch, **rows)
 

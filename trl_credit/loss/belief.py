@@ -40,7 +40,7 @@ def correct_columns(config: CreditConfig, names: Sequence[str], *, weights: Sequ
             raise ValueError(f"difficulty_reward={unknown[0]!r} is not one of the reward functions {known}: name one.")
         columns = list(dict.fromkeys(places[name] for name in config.difficulty_reward))
     is_total = len(columns) == len(weights) and all(weight == 1.0 for weight in weights)
-    reads_range = config.difficulty != "none" or config.prompt_sampler == "difficulty"
+    reads_range = config.difficulty != "none" or config.prompt_sampler == "difficulty" or config.reads_success
     if config.process_reward_weight != 0.0 and reads_range and not is_total:
         what = "cannot be the range of difficulty_reward and, for process_reward_weight, of the total reward"
         fix = "set difficulty='none' or process_reward_weight=0, or train on one reward of weight 1"

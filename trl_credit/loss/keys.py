@@ -28,6 +28,7 @@ REF_ENTROPIES = "ref_entropies"  # entropy of the reference model, nats
 POLICY_MASK = "policy_mask"
 ROW_WEIGHT = "row_weight"
 STATISTICS = "batch_statistics"  # of a credit function that declares them
+TEACHER_LOGPS = "teacher_per_token_logps"  # NaN in rows without a context
 TURN_IDS = "turn_ids"
 RETURNS = "return_advantages"  # advantages from rewards along the response
 STEP_REWARDS = "step_rewards"  # at the ends of steps; NaN elsewhere

@@ -138,6 +138,8 @@ class LossPass:
             ref_entropy_t=inputs.get(keys.REF_ENTROPIES),
             statistics_t=inputs.get(keys.STATISTICS),
             hidden_t=self.hidden_t,
+            teacher_logp_t=inputs.get(keys.TEACHER_LOGPS),
+            step=self.place[0] if self.place else 0,
             is_training=is_training,
             seed=seed_from(config.seed, *self.place),
             advantages=inputs[keys.ADVANTAGES],

@@ -54,6 +54,10 @@ class SeenLoss:
     n_kept = cached_property(lambda self: self.kept_n.sum())
     n_tokens = cached_property(lambda self: self.tokens.mask_t.sum(dtype=torch.float))
 
+    # d, shape (B, T), and where it is known
+    gap_t = cached_property(lambda self: self.tokens.teacher_logp_t.float() - self.tokens.old_logp_t.float())
+    teacher_t = cached_property(lambda self: self.tokens.mask_t.bool() & ~self.tokens.teacher_logp_t.isnan())
+
     @property
     def is_traced(self) -> bool:
         """Whether W is that of the knobs and has a trace; `selected` does not describe a custom W."""
@@ -239,6 +243,47 @@ def last_tokens_share(seen: SeenLoss) -> Sums:
     Of the tokens that the policy wrote, see [`~trl_credit.credit.shares.last_tokens`].
     """
     return last_tokens(seen.credit_t, mask_t=seen.tokens.turn_ids >= 0)
+
+
+def _has_teacher(seen: SeenLoss) -> bool:
+    return seen.tokens.teacher_logp_t is not None
+
+
+@metric("teacher/kl", when=_has_teacher)
+def teacher_kl(seen: SeenLoss) -> Sums:
+    """Mean of ℓ° − ℓᵀ over the tokens of the loss that the teacher scored: an estimate of the KL divergence of the
+    policy from the teacher, per token.
+
+    Unit: nats
+    If it looks odd: 0: the teacher sees what the policy sees. Above 1: another model family, or a context that the
+        model does not follow
+    """
+    known_t = seen.teacher_t
+    return -torch.where(known_t, seen.gap_t, 0.0).sum(), known_t.sum(dtype=torch.float)
+
+
+@metric("teacher/more_probable/positive", "teacher/more_probable/negative", when=_has_teacher)
+def teacher_more_probable(seen: SeenLoss) -> Sums:
+    """Tokens that the teacher finds more probable than the policy that sampled, among those of responses with a
+    positive and with a negative advantage.
+
+    Unit: share
+    If it looks odd: equal: the teacher does not tell right responses from wrong ones
+    """
+    sign_t, more_t = wide(seen.tokens.advantages).sign(), seen.teacher_t & (seen.gap_t > 0)
+    of_sign_t = torch.stack([seen.teacher_t & (sign_t > 0), seen.teacher_t & (sign_t < 0)])
+    return (of_sign_t & more_t).sum((1, 2), dtype=torch.float), of_sign_t.sum((1, 2), dtype=torch.float)
+
+
+@metric("teacher/no_context", when=_has_teacher)
+def teacher_no_context(seen: SeenLoss) -> Sums:
+    """Rows that the teacher did not score: without a context, or longer with it than the teacher's model takes.
+
+    Unit: share
+    If it looks odd: high with `"success"`: few groups have a right response. Above 0 with a column: rows lack it
+    """
+    has_tokens = seen.tokens.mask_t.bool().any(-1)
+    return (has_tokens & ~seen.teacher_t.any(-1)).sum(dtype=torch.float), has_tokens.sum(dtype=torch.float)
 
 
 def _changes_credit(seen: SeenLoss) -> bool:

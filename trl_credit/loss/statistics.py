@@ -38,7 +38,8 @@ def over_processes(algorithm: Algorithm, config: CreditConfig, processes: Proces
     dtype = torch.promote_types(own.advantage_t.dtype if own.logp_t is None else own.logp_t.dtype, torch.float32)
     tables = {"advantage_t": wide(own.advantage_t).expand(rows, length).to(dtype), "mask_t": own.mask_t.to(dtype)}
     tables |= {name: getattr(own, name) for name in ("token_ids", "segment_ids", "turn_ids")}
-    tables |= {} if own.logp_t is None else {"logp_t": own.logp_t.to(dtype)}
+    logps = {"logp_t": own.logp_t, "teacher_logp_t": own.teacher_logp_t}
+    tables |= {name: x.to(dtype) for name, x in logps.items() if x is not None}
     fill = {"segment_ids": -1, "turn_ids": -1}  # 0 for all others
     tables = {name: pad(x.detach(), (0, width - length), value=fill.get(name, 0)) for name, x in tables.items()}
     tables["group_ids"] = own.group_ids.unsqueeze(1).expand(rows, width)  # one call for all

@@ -44,6 +44,8 @@ class ResumableTrainer(GRPOTrainer):
             The preset of a named trainer, and what samples and scores. [`CreditTrainer`] sets them.
         stateful (list of [`~trl_credit.runs.checkpoints.Stateful`]):
             Parts whose state is kept in checkpoints.
+        shard_writers (list of `Callable`):
+            Called on every process with the folder of a checkpoint, before the main process asks `stateful`.
         findings (`dict`):
             What the run has found out about its model, as JSON types, the same on all processes. Kept in checkpoints.
         processes ([`~trl_credit.support.processes.Processes`]):
@@ -60,6 +62,7 @@ class ResumableTrainer(GRPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.stateful: list[Stateful] = []
+        self.shard_writers: list[Callable[[Path], None]] = []
         self.findings: dict[str, Any] = {}
         self.task: dict[str, Any] | None = None
         self.was_done = False
@@ -245,6 +248,8 @@ class ResumableTrainer(GRPOTrainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         # here, since transformers deletes older checkpoints as soon as the new one is complete
         super()._save_optimizer_and_scheduler(output_dir)
+        for write_shard in self.shard_writers:
+            write_shard(Path(output_dir))
         if self.args.should_save:
             position = self._boundaries.done, self._boundaries.every
             parts = {part.name: part.state_dict(Path(output_dir)) for part in self.stateful}

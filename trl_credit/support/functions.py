@@ -58,8 +58,10 @@ def short_name(name: str) -> str:
 
 
 def is_custom_function(value: object) -> bool:
-    """Whether a setting is a function, or the name of one, from outside the package, and not a built-in choice."""
-    return callable(value) or (isinstance(value, str) and (any(c in value for c in ".:") or is_object_name(value)))
+    """Whether a setting is a function, or the name of one, from outside the package, and not a built-in choice or a
+    text with columns in braces."""
+    is_name = isinstance(value, str) and "{" not in value
+    return callable(value) or (is_name and (any(c in value for c in ".:") or is_object_name(value)))
 
 
 def resolve_function(name: str, *, what: str, known: Iterable[str], reload: bool = True) -> Callable:

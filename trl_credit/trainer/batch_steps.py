@@ -16,6 +16,7 @@ from ..loss.order import floored, in_batch
 from ..rollouts.sources import GenerationBatch
 from ..support.digests import seed_from
 from .engine import TrlEngine
+from .teacher import Teacher
 
 
 class BatchSteps:
@@ -30,17 +31,27 @@ class BatchSteps:
             HA-DW's belief.
         algorithm ([`~trl_credit.config.algorithm.Algorithm`]):
             May take statistics of the batch.
+        teacher ([`~trl_credit.trainer.teacher.Teacher`] or `None`):
+            Scores the rows.
     """
 
     def __init__(
-        self, engine: TrlEngine, normalizer: Normalizer, belief: DifficultyBelief | None, algorithm: Algorithm
+        self,
+        engine: TrlEngine,
+        normalizer: Normalizer,
+        belief: DifficultyBelief | None,
+        algorithm: Algorithm,
+        teacher: Teacher | None = None,
     ) -> None:
         self._args, self._engine, self._normalizer, self._belief = engine.args, engine, normalizer, belief
         self._algorithm, self._meter, self._processes = algorithm, engine.meter, engine.processes
+        self._teacher = teacher
 
     def __call__(self, generation: GenerationBatch) -> None:
         """Applies all steps to a batch. Collective."""
         self._order(generation)
+        if self._teacher is not None:
+            self._teacher.score(generation)
         if self._algorithm.statistics is not None:
             self._take_statistics(generation)
         self._count_and_log(generation)
@@ -90,6 +101,7 @@ class BatchSteps:
             token_ids=batch.data[keys.COMPLETION_IDS],
             segment_ids=segment_ids,
             turn_ids=segment_ids if batch.turn_ids is None else batch.turn_ids,
+            teacher_logp_t=batch.data.get(keys.TEACHER_LOGPS),
             group_ids=self._groups(generation),
             mask_t=mask_t if batch.policy_mask_t is None else batch.policy_mask_t,
             is_training=generation.moves_belief,

@@ -52,6 +52,7 @@ from .engine_calls import engine_awake, temporarily
 from .environments import Environments
 from .observers import add_observers, console_closed, note_sample
 from .probes import Probes
+from .teacher import Teacher
 
 
 refusals.check_trl_version(trl.__version__)
@@ -111,6 +112,7 @@ class CreditTrainer(ResumableTrainer):
         difficulty ([`DifficultyBelief`] or `None`): HA-DW's belief.
         forest ([`~trl_credit.rollouts.forest.Trees`] or `None`): Where batches of trees come from.
         engine ([`TrlEngine`]): Samples and scores.
+        teacher ([`~trl_credit.trainer.teacher.Teacher`] or `None`): Scores the rows of each generation batch.
         results ([`ResultsCallback`]): Writes plots and the model card.
     """
 
@@ -165,7 +167,11 @@ class CreditTrainer(ResumableTrainer):
         if self.contract.algorithm.state_dict is not None:
             self.stateful.append(ObjectState("credit", f"credit={args.credit!r}", self.contract.algorithm))
         self.stateful += self._train_source.stateful
-        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty, self.contract.algorithm)
+        self.teacher: Teacher | None = None
+        if args.teacher is not None:
+            self.teacher = Teacher(self, self.engine, self._trl_forward, self._first_rows)
+        parts = self.engine, self.normalizer, self.difficulty, self.contract.algorithm, self.teacher
+        self._batch_steps = BatchSteps(*parts)
         self._rollout_log, self.results = add_observers(self)
         refusals.check_made(self, needs_drift=self.contract.algorithm.needs_drift)
         if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -1,0 +1,77 @@
+"""The knobs of a teacher, which gives each token of a response a log-probability of its own."""
+
+import string
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ..support.functions import is_custom_function
+from .knobs import COUNT, Values, anything_but, knob, number, when
+
+
+TEMPLATE_OF_SUCCESS = "{prompt}\n\nA correct solution:\n\n{success}\n\nNow solve the problem in your own words."
+PROMPT_WORDS = "'success', a text with {columns} of a row such as {prompt}, package.module.function or file.py:function"
+
+
+def template_fields(text: str) -> list[str] | None:
+    """The names in braces of a template; `None` for a text that is none."""
+    try:
+        names = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+    except ValueError:  # a single brace
+        return None
+    return names if names and all(name.isidentifier() for name in names) else None
+
+
+def _is_prompt(value: Any) -> bool:
+    is_text = isinstance(value, str) and (value == "success" or template_fields(value) is not None)
+    return is_text or is_custom_function(value)
+
+
+def _reads_success(value: Any) -> bool:
+    is_template = isinstance(value, str) and not is_custom_function(value)
+    return is_template and (value == "success" or "success" in (template_fields(value) or ()))
+
+
+HAS_TEACHER = when(teacher=anything_but(None))
+COPIED = when(teacher="policy", teacher_sync_steps=COUNT)
+READS_SUCCESS = HAS_TEACHER | when(teacher_prompt=Values("'success', or a text with {success}", _reads_success))
+
+_teacher = partial(knob, heading="Teacher")
+
+
+@dataclass
+class TeacherKnobs:
+    r"""
+    The teacher of a run: a part of [`CreditConfig`].
+
+    A teacher scores the responses of each generation batch, in one pass without a gradient. An algorithm reads its
+    log-probabilities as `Tokens.teacher_logp_t`; `opd`, `rlsd` and `sdpo` do.
+
+    Parameters:
+        teacher (`str`, *optional*):
+            Its weights: `"policy"`, those that sampled; `"reference"`, TRL's reference model (the initial weights, or
+            the base model below an adapter); or a model by name or path, with the vocabulary of the policy. It is loaded with
+            `model_init_kwargs`, whose `dtype` is `"auto"` here if left out. `None`: no teacher.
+        teacher_prompt (`str` or `Callable`, *optional*):
+            What it sees in place of the prompt. A text with columns of the row in braces, such as `"{prompt}\n\nThe
+            answer is {answer}."`: `{prompt}` is the prompt, in a conversation its last user turn, which the text
+            replaces. `{success}` is a right response of the group, never the row's own; `"success"` is short for our
+            text with it. Right is the largest reward of `reward_range`, by `difficulty_reward`. Or a function
+            `f(row) -> prompt`. A row that lacks a column, or for which the function returns `None`, has no context:
+            its log-probabilities are NaN. `None`: the row's own prompt.
+        teacher_sync_steps (`int`, *optional*):
+            With `teacher="policy"`: the weights are a copy of the policy, renewed after so many optimizer steps.
+            `None`: those of the policy itself.
+        teacher_update_rate (`float`, *optional*, defaults to `1.0`):
+            Share of the policy in the renewed copy, above 0 and at most 1. Below 1 it is a moving average.
+    """
+
+    teacher: str | None = _teacher(None, Values("text", lambda x: isinstance(x, str) and x != ""))
+    teacher_prompt: str | None = _teacher(None, Values(PROMPT_WORDS, _is_prompt, ("success",), True), acts=HAS_TEACHER)
+    teacher_sync_steps: int | None = _teacher(None, COUNT, acts=when(teacher="policy"))
+    teacher_update_rate: float = _teacher(1.0, number("above 0 and at most 1", lambda x: 0.0 < x <= 1.0), acts=COPIED)
+
+    @property
+    def reads_success(self) -> bool:
+        """Whether the teacher sees right responses."""
+        return self.teacher is not None and _reads_success(self.teacher_prompt)

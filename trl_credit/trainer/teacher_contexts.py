@@ -1,0 +1,115 @@
+"""What the teacher of a run sees in place of the prompts."""
+
+from typing import Any
+
+from accelerate.utils import gather_object
+
+from ..config.teacher import TEMPLATE_OF_SUCCESS, template_fields
+from ..credit.difficulty import to_unit_interval
+from ..loss.batch import Batch
+from ..rollouts.sources import GenerationBatch
+from ..runs.resumable import ResumableTrainer
+from ..support.conversation import asked_in
+from .engine import TrlEngine
+
+
+Context = str | list[dict[str, Any]]  # a prompt, as the data set has it
+
+
+class Contexts:
+    """Makes the contexts of a teacher, by `teacher_prompt`.
+
+    Args:
+        trainer ([`~trl_credit.runs.resumable.ResumableTrainer`]):
+            With its configuration.
+        engine ([`TrlEngine`]):
+            Tokenizes and decodes.
+    """
+
+    def __init__(self, trainer: ResumableTrainer, engine: TrlEngine) -> None:
+        self._args, self._engine, self._arguments = trainer.args, engine, trainer.arguments
+        prompt = self._args.teacher_prompt
+        self._function = self._args.custom_function("teacher_prompt")
+        self._template = TEMPLATE_OF_SUCCESS if prompt == "success" else None if self._function else prompt
+        self._names = template_fields(self._template) if self._template else []
+
+    def check(self, what: str, rows: list[dict[str, Any]], *, limit: float) -> None:
+        """Makes the contexts of the first rows of a data set, which is `what` in messages. `limit`: tokens of the
+        teacher's context.
+
+        Raises:
+            ValueError: a context cannot be made, is too long, or is the policy's own; or rows have images.
+        """
+        teacher, prompt = self._args.teacher, self._args.teacher_prompt
+        if any(row.get(name) is not None for row in rows for name in ("image", "images")):
+            raise ValueError(f"{what}: teacher={teacher!r} scores rows of text, without their images: set teacher=None.")
+        if prompt is None:
+            return
+        if self._arguments["environment_factory"] is not None:
+            fix = "set teacher_prompt=None, and teacher to other weights"
+            raise ValueError(f"teacher_prompt={prompt!r} would lack what the environment adds to the prompt: {fix}.")
+        for i, row in enumerate(rows):
+            where = f"{what}, row {i}: teacher_prompt={prompt!r}"
+            if unknown := [name for name in self._names if name not in {"success", *row}]:
+                fix = f"name one of {', '.join(row)}, or add the column"
+                raise ValueError(f"{where} reads a column {unknown[0]!r} that is missing: {fix}.")
+            if self._template and not isinstance(row["prompt"], str) and _last_user_turn(row["prompt"]) is None:
+                raise ValueError(f"{where} replaces the last user turn, and the prompt has none: give a function.")
+            if (context := self._of_row(row, "")) is None:
+                continue
+            (ids,), (own,) = map(self._engine.tokenize, ([context], [row["prompt"]]))
+            if ids == own and teacher == "policy" and self._args.teacher_sync_steps is None:
+                fix = "add what the policy does not see"
+                raise ValueError(f"{where} gives the tokens of the prompt itself, with the policy's weights: {fix}.")
+            if len(ids) >= limit:
+                what = f"{where} gives {len(ids)} tokens, and the teacher has a context of {limit}"
+                raise ValueError(f"{what}: shorten it, or remove the row.")
+
+    def __call__(self, generation: GenerationBatch) -> list[list[int] | None]:
+        """Token ids of the context of each row of this process; `None` without one. Collective if a template reads
+        `{success}`."""
+        batch, rows = generation.batch, generation.examples
+        if self._args.teacher_prompt is None:
+            return batch.prompt_ids
+        right = self._successes(batch) if self._args.reads_success else [None] * len(rows)
+        contexts = [self._of_row(row, success) for row, success in zip(rows, right, strict=True)]
+        distinct = {repr(context): context for context in contexts if context is not None}
+        ids = dict(zip(distinct, self._engine.tokenize([*distinct.values()]) if distinct else [], strict=True))
+        return [None if context is None else ids[repr(context)] for context in contexts]
+
+    def _of_row(self, row: dict[str, Any], success: str | None) -> Context | None:
+        """The context of a row of the data set; `None` if a part of it is missing."""
+        prompt = row["prompt"]
+        if self._function is not None:
+            context = self._function(dict(row))
+            if context is not None and type(context) is not type(prompt):
+                kinds = f"{type(context).__name__}, and the prompt is {type(prompt).__name__}"
+                raise ValueError(f"teacher_prompt={self._args.teacher_prompt!r} returned {kinds}: return the same kind.")
+            return context
+        values = {**row, "prompt": asked_in(prompt), "success": success}
+        if any(values.get(name) is None for name in self._names):
+            return None
+        text = self._template.format(**{name: values[name] for name in self._names})
+        if isinstance(prompt, str):
+            return text
+        turn = _last_user_turn(prompt)
+        return [*prompt[:turn], {**prompt[turn], "content": text}, *prompt[turn + 1 :]]
+
+    def _successes(self, batch: Batch) -> list[str | None]:
+        """For each row of this process the text of the first right response of its group that is another row's."""
+        size, ids = self._engine.group_size, batch.completion_ids
+        first = batch.rank * len(ids)
+        is_right = (to_unit_interval(batch.correct, self._args.reward_range) >= 1 - 1e-6).tolist()
+        groups = [range(start, start + size) for start in range(0, len(is_right), size)]
+        right = [[i for i in group if is_right[i]][:2] for group in groups]  # the second is for the first
+        mine = [i for two in right for i in two if first <= i < first + len(ids)]
+        gathered = gather_object([{i: self._engine.decode(ids[i - first]) for i in mine}])
+        texts = {i: text for part in gathered for i, text in part.items()}
+        return [
+            next((texts[i] for i in right[k // size] if i != k and texts[i]), None)
+            for k in range(first, first + len(ids))
+        ]
+
+
+def _last_user_turn(messages: list[dict[str, Any]]) -> int | None:
+    return next((i for i in reversed(range(len(messages))) if messages[i]["role"] == "user"), None)
