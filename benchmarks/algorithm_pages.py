@@ -29,11 +29,16 @@ PAGES = ROOT / "docs" / "algorithms"
 RESULTS = ROOT / "docs" / "results" / "algorithms.json"
 # a pattern of a formula → the sentence that explains it
 LEGEND = {
-    r"ℓ°": "ℓ and ℓ° are the log-probabilities of a token under the current policy and under the one that sampled it.",
+    r"ℓ°|ℓᵀ": "ℓ and ℓ° are the log-probabilities of a token under the current policy and under the one that sampled "
+    "it.",
     r"ℓ − sg": "ℓ is the log-probability of a token under the current policy.",
     r"ℓ_k": "t is the token itself. The sum runs over tokens k of the same response.",
     r"Σ_\{k≥t\}": "γ^{k−t} is 0.5 for a token `future_half_life` ahead. clip keeps the factor in `future_clip`.",
     r"sg": "sg stops the gradient: the value counts, its gradient does not.",
+    r"ℓᵀ": "ℓᵀ is that of the same token under the [teacher](../teacher.md). Minus that of the policy it is d.",
+    r"c ·": "c is `distillation_coef`.",
+    r"μ": "μ is `evidence_share`, which falls to 0 over `evidence_steps` steps. The bounds are 1 ± `evidence_clip`.",
+    r"min\(ρ, 2\)": "2 is `distillation_ratio_max`. The loss of a token is −A.",
     r"g\^": "g = γλ (`gamma`, `trace_lambda`) is the decay of the trace per token.",
     r"z_k": "z_k is 1 at tokens that the selector chose, else 0.",
     r"W of GSPO": "The W of GSPO is the mean of ℓ − ℓ° over the response.",
@@ -65,7 +70,17 @@ MEANINGS: dict[str, str | dict[str, str]] = {
     "difficulty_rate_min": "Smallest share of the way, if η·σ is smaller.",
     "difficulty_scale": "Factor of the weight.",
     "difficulty_window": "Past batches over which σ is computed.",
+    "distillation_coef": "c, the factor of d, per nat.",
+    "distillation_outcome": "Whether the group advantage is added. If false, A is c · d alone.",
+    "distillation_position": "γ of IW-OPD, with which early tokens weigh more. 0: all weigh the same.",
+    "distillation_ratio_max": "A larger ratio ρ counts as this one.",
+    "distillation_student": "d compares the teacher with the `current` policy, or the one that sampled (`old`).",
+    "distillation_weight": "Share of this loss. The rest is the policy loss.",
     "dull_kl": "Groups without [signal](../glossary.md) `keep` or `drop` their KL term.",
+    "evidence_clip": "The factor of the teacher is clipped to 1 ± this, before μ.",
+    "evidence_negative_only": "If true, responses with a positive advantage keep it.",
+    "evidence_share": "μ at the start of the run. With 0 it is GRPO.",
+    "evidence_steps": "Optimizer steps over which μ falls to 0.",
     "future_clip": "Smallest and largest factor on the advantage.",
     "future_ratio_max": "The change of a token with a larger ratio does not count.",
     "future_safety_ratio": "Tokens with a negative advantage and a larger ratio get no factor above 1.",
@@ -115,6 +130,16 @@ MEANINGS: dict[str, str | dict[str, str]] = {
         "": "Which tokens leave a trace.",
     },
     "step_splitter": "A step ends at a line break.",
+    "teacher": {
+        "policy": "The teacher's weights are those of the policy, here of a copy.",
+        "reference": "The teacher's weights are the initial ones. Or name a larger model of the same family.",
+    },
+    "teacher_prompt": {
+        "success": "The teacher sees a right response of the same group, never the row's own.",
+        "": "What the teacher sees in place of the prompt. `{answer}` is a column of the data.",
+    },
+    "teacher_sync_steps": "Optimizer steps after which the copy is renewed.",
+    "teacher_update_rate": "Share of the policy in the renewed copy. Below 1 it is a moving average.",
     "td_upper_bound": "Adds GRPO-λ's upper bound of V(s_0) − V(s_t) to the advantage: off.",
     "token_mask": {"GRPO": "M keeps all tokens.", "": "M keeps tokens whose probability was below the threshold."},
     "trace_lambda": "λ. The trace decays by γλ per token.",
@@ -191,7 +216,7 @@ def _formula(preset: Preset) -> str:
 def _legend(preset: Preset) -> str:
     """The symbols of its formula."""
     meanings = [text for pattern, text in LEGEND.items() if re.search(pattern, preset.formula)]
-    if LEGEND["ℓ°"] in meanings and LEGEND["ℓ − sg"] in meanings:
+    if LEGEND["ℓ°|ℓᵀ"] in meanings and LEGEND["ℓ − sg"] in meanings:
         meanings.remove(LEGEND["ℓ − sg"])
     first = "W is the log importance weight, A the advantage and M the mask ([glossary](../glossary.md))."
     return "\n".join([first, *meanings])
@@ -217,7 +242,8 @@ def _knobs(preset: Preset) -> str:
         helps |= {field.name: field.metadata["help"] for field in fields(config) if "help" in field.metadata}
     shown = own | ({"credit": preset.config.credit} if "credit" in names else {})  # no digest
     rows = [[f"`{name}`", f"`{shown[name]}`", _meaning(preset, name, own[name], helps[name])] for name in names]
-    return table(["knob", "here", "meaning"], [[cell.replace("|", "\\|") for cell in row] for row in rows], texts=3)
+    cells = [[cell.replace("|", "\\|").replace("\n", "\\n") for cell in row] for row in rows]
+    return table(["knob", "here", "meaning"], cells, texts=3)
 
 
 def _cost(name: str, results: dict[str, Any]) -> str:

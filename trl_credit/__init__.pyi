@@ -16,9 +16,12 @@ from .presets.gspo import GSPOConfig
 from .presets.gspo_token import GSPOTokenConfig
 from .presets.ha_dw import HADWConfig
 from .presets.kl_cov import KLCovConfig
+from .presets.opd import OPDConfig
 from .presets.opo import OPOConfig
 from .presets.p_trace import PTraceConfig
+from .presets.rlsd import RLSDConfig
 from .presets.s_trace import STraceConfig
+from .presets.sdpo import SDPOConfig
 from .presets.spo_chain import SPOChainConfig
 from .presets.spo_tree import SPOTreeConfig
 from .presets.vine_ppo import VinePPOConfig
@@ -40,8 +43,11 @@ class GSPOTokenTrainer(CreditTrainer): ...
 class GSPOTrainer(CreditTrainer): ...
 class HADWTrainer(CreditTrainer): ...
 class KLCovTrainer(CreditTrainer): ...
+class OPDTrainer(CreditTrainer): ...
 class OPOTrainer(CreditTrainer): ...
 class PTraceTrainer(CreditTrainer): ...
+class RLSDTrainer(CreditTrainer): ...
+class SDPOTrainer(CreditTrainer): ...
 class SPOChainTrainer(CreditTrainer): ...
 class SPOTreeTrainer(CreditTrainer): ...
 class STraceTrainer(CreditTrainer): ...
@@ -74,11 +80,17 @@ __all__ = [
     "HADWTrainer",
     "KLCovConfig",
     "KLCovTrainer",
+    "OPDConfig",
+    "OPDTrainer",
     "OPOConfig",
     "OPOTrainer",
     "PTraceConfig",
     "PTraceTrainer",
     "Preset",
+    "RLSDConfig",
+    "RLSDTrainer",
+    "SDPOConfig",
+    "SDPOTrainer",
     "SPOChainConfig",
     "SPOChainTrainer",
     "SPOTreeConfig",

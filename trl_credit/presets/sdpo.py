@@ -56,7 +56,7 @@ class SDPOConfig(GRPOConfig):
 
     The loss of a token is −sg(min(ρ, 2)·d)·ℓ, with d = ℓᵀ − ℓ. It is averaged over the response, then over all
     responses. In rows without a context d is 0. The paper also has losses over the whole vocabulary, which we lack, and
-    feedback of the environment in the context: make it with a function as `teacher_prompt`.
+    feedback of the environment in the context, which enters here as a column of the data only.
 
     Parameters:
         credit (`str`, *optional*, defaults to `"trl_credit.presets.sdpo.SDPO"`): this algorithm.
