@@ -27,10 +27,10 @@ def mine(tmp_path, monkeypatch):
     return "mine.py"
 
 
-def test_there_are_seven_complete_examples_of_at_most_thirty_lines():
+def test_there_are_eight_complete_examples_of_at_most_thirty_lines():
     names = [re.search(NAMED, block, re.MULTILINE)[1] for block in FUNCTIONS]
     objects = ["LessWhereSurprised", "Fading"]
-    assert names == ["grpo", *objects, "unsure_more", "turn_trace", "every_fifth", "sentences"]
+    assert names == ["grpo", *objects, "unsure_more", "NoObjection", "turn_trace", "every_fifth", "sentences"]
     assert all(len(block.splitlines()) <= 30 for block in FUNCTIONS)
 
 
@@ -83,6 +83,7 @@ def test_a_trace_within_turns_is_the_p_trace_where_there_is_one(mine, make_train
         ["--algo", "s_trace", "--selector", "mine.py:every_fifth"],
         ["--algo", "s_trace", "--credit", "mine.py:LessWhereSurprised", "--strength", "0.7", "--num_iterations", "2"],
         ["--algo", "grpo", "--credit", "mine.py:Fading"],
+        "--algo grpo --credit mine.py:NoObjection --teacher policy --teacher_prompt {prompt}{answer}:".split(),
         ["--algo", "spo_chain", "--segmentation", "mine.py:sentences", "--rollouts_per_state", "2"],
     ],
     ids=lambda flags: flags[3],
@@ -149,3 +150,13 @@ def test_the_linter_finds_names_that_are_not_there():
     for name in ("credit/groups/signals", "learning_rates", 'groups="refil"', "trl-credit vew", "sampling/logps"):
         assert not lint.is_known(name), name
     assert lint.is_known("credit/groups/signal") and lint.is_known('groups="refill"')
+
+
+@pytest.mark.parametrize(("flags", "paper"), [([], "2306.13649"), (["--gold"], "2604.03128")], ids=["model", "gold"])
+def test_the_example_of_teachers_trains_and_shows_what_its_teacher_says(here, capsys, flags, paper):
+    example = load_script("examples/teacher.py")
+    example.main([*flags, "--max_steps", "2", "--output_dir", "run"])
+    shown = dict(line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("credit/teacher/"))
+    assert float(shown["credit/teacher/no_context"]) == 0.0
+    assert abs(float(shown["credit/teacher/kl"])) > 0.0
+    assert (here / "run" / "model.safetensors").is_file() and paper in (here / "run" / "README.md").read_text("utf-8")
