@@ -227,4 +227,3 @@ def _part(p: torch.nn.Parameter) -> torch.Tensor:
     if (shard := getattr(p, "ds_tensor", None)) is not None:
         return shard.data
     return p.data.to_local() if isinstance(p.data, DTensor) else p.data
-
