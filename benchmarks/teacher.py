@@ -10,7 +10,6 @@ fact.
 import argparse
 import random
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
@@ -20,16 +19,6 @@ from trl_credit.demo.task import TASKS, DemoTask, draw_problem, without_filler
 
 
 STEPS = {"told": 600, "better": 300}
-
-
-def told(row: dict[str, Any]) -> str:
-    """The context of a teacher that is told the answer."""
-    return f"{row['answer']};{row['prompt']}"
-
-
-def told_wrong(row: dict[str, Any]) -> str:
-    """The context of a teacher that is told a wrong answer."""
-    return f"{(int(row['answer']) + 3) % 10};{row['prompt']}"
 
 
 def make(kind: str, task: DemoTask, folder: Path, *, seed: int = 0) -> None:

@@ -27,12 +27,12 @@ from .engine import TrlEngine
 from .teacher_contexts import Contexts
 
 
-class _WithModel:
-    """A trainer as passes over another model see it: with findings of their own."""
+class TrainerWith:
+    """A trainer with some attributes replaced: for passes over another model, or a teacher of other settings."""
 
-    def __init__(self, trainer: ResumableTrainer, model: torch.nn.Module) -> None:
-        self._trainer, self.model = trainer, model
-        self.findings: dict[str, Any] = {}
+    def __init__(self, trainer: ResumableTrainer, **attributes: Any) -> None:
+        self._trainer = trainer
+        vars(self).update(attributes)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
@@ -46,7 +46,7 @@ class Teacher(TrainerCallback):
 
     Args:
         trainer ([`~trl_credit.CreditTrainer`]):
-            It has its model. Gets this callback, and with a copy its state.
+            It has its model. With a copy of the policy it needs this callback, and its checkpoints this state.
         engine ([`TrlEngine`]):
             Tokenizes and decodes.
         forward (`Callable`):
@@ -68,7 +68,8 @@ class Teacher(TrainerCallback):
         self._model, self._passes = trainer.model, trainer._passes
         if (path := self._path()) is not None:
             self._model = self._loaded(path)
-            self._passes = ReducedPasses(_WithModel(trainer, self._model), forward)
+            # with findings of their own, such as whether packed rows are exact
+            self._passes = ReducedPasses(TrainerWith(trainer, model=self._model, findings={}), forward)
         elif self._args.teacher == "reference" and trainer.ref_model is not None:
             self._model = trainer.ref_model
         config = trainer.accelerator.unwrap_model(self._model).config.get_text_config()
@@ -76,10 +77,6 @@ class Teacher(TrainerCallback):
         self._contexts = Contexts(trainer, engine)
         for what, _, rows in sets:
             self._contexts.check(what, rows, limit=self._limit)
-        if self._args.teacher_sync_steps is not None:
-            trainer.add_callback(self)
-            trainer.stateful.append(self)
-            trainer.shard_writers.append(self._write_shard)
 
     # Weights
 
@@ -169,7 +166,8 @@ class Teacher(TrainerCallback):
         is_shared = self._trainer.layout in ("plain", "ZeRO-1 or ZeRO-2")
         return "teacher.safetensors" if is_shared else f"teacher_{self._trainer.processes.rank}.safetensors"
 
-    def _write_shard(self, folder: Path) -> None:
+    def write_shard(self, folder: Path) -> None:
+        """Writes what this process holds of the copy."""
         if self._trainer.processes.is_main or self._file() != "teacher.safetensors":
             parts = {str(i): part.cpu().contiguous() for i, part in enumerate(self._copied())}
             folder.mkdir(parents=True, exist_ok=True)
