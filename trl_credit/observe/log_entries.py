@@ -90,7 +90,7 @@ def response_of(
 ) -> dict[str, Any]:
     """The entry of a row, with arrays where the log has lists. `prompts`: texts by token ids."""
     if (ids := origin.hidden.get(row.tag)) is not None:  # they have no credit, segment or turn
-        outside = {"segment_ids": -1, "turn_ids": -1, "step_rewards": np.nan}
+        outside = {"segment_ids": -1, "turn_ids": -1, "step_rewards": np.nan, "teacher_logprobs": np.nan}
         known = {name: x.dtype for name, x in row.lists.items() if x is not None}
         lists = {name: np.full(len(ids), outside.get(name, 0), dtype=dtype) for name, dtype in known.items()}
         row = row._replace(token_ids=ids, lists=row.lists | lists)
