@@ -51,9 +51,9 @@ def explain(
     """The credit of one algorithm, computed by the functions that training uses.
 
     The step, HA-DW's belief, and the seed of what statistics of a generation batch draw, are those that the shard's
-    header has of the run's batch; without them the belief is the accuracy of these responses. Other state that a run keeps between
-    batches is in its initial state, and there is no replay. There is no KL term. A random selector draws again, and
-    statistics of a generation batch are those of these responses.
+    header has of the run's batch; without them the belief is the accuracy of these responses. Other state that a run
+    keeps between batches is in its initial state, and there is no replay. There is no KL term. A random selector draws
+    again, and statistics of a generation batch are those of these responses.
 
     Args:
         shard ([`Shard`]):
