@@ -20,9 +20,9 @@ from trl_credit.support.files import write_atomically
 
 # what `plan` computes for the algorithms with rollouts, relative to GRPO, see docs/scaling.md
 OF_ROLLOUTS = {
-    "spo_chain": ["186", "1", "1", "2", "2.5"],
-    "vine_ppo": ["151", "1", "1", "2", "2.5"],
-    "spo_tree": ["26", "20", "0.9", "0.9", "6.3"],
+    "spo_chain": ["186", "1", "1", "0", "2", "2.5"],
+    "vine_ppo": ["151", "1", "1", "0", "2", "2.5"],
+    "spo_tree": ["26", "20", "0.9", "0", "0.9", "6.3"],
 }
 OPTIONS = "    options: {members: false, show_signature: false}\n"
 
@@ -43,12 +43,17 @@ def cost_table() -> str:
     for name, preset in PRESETS.items():
         if preset.config.rollouts == "none":
             several, reference = preset.config.updates_per_batch > 1, preset.config.beta > 0
-            flops = 1 + 0.25 * (several + reference)
-            cost = ("1", str(int(several)), "1 (β > 0)" if reference else "0", "1", f"{flops:g}")
+            # with a right response of 1,024 tokens in the context of 256 tokens
+            sees_response = preset.config.teacher_prompt == "success"
+            teacher = 0 if preset.config.teacher is None else 1.8 if sees_response else 1
+            flops = 1 + 0.25 * (several + reference + teacher)
+            passes = (str(int(several)), "1 (β > 0)" if reference else "0", f"{teacher:g}", "1")
+            cost = ("1", *passes, f"{flops:g}")
         else:
             cost = tuple(OF_ROLLOUTS[name])
         by_cost.setdefault(cost, []).append(f"`{name}`")
-    head = "| `--algo` | generated tokens | π_old | reference | loss | FLOPs of passes |\n|---|---|---|---|---|---|\n"
+    names = ("`--algo`", "generated tokens", "π_old", "reference", "teacher", "loss", "FLOPs of passes")
+    head = f"| {' | '.join(names)} |\n{'|---' * len(names)}|\n"
     return head + "\n".join(f"| {', '.join(names)} | {' | '.join(cost)} |" for cost, names in by_cost.items())
 
 
