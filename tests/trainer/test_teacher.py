@@ -11,7 +11,7 @@ from peft import LoraConfig
 from tiny_models import tiny_qwen3
 from transformers import AutoModelForCausalLM, TrainerCallback
 
-from trl_credit import OPDConfig, RLSDConfig, SDPOConfig
+from trl_credit import Credit, OPDConfig, RLSDConfig, SDPOConfig
 from trl_credit.demo import demo_model_path
 from trl_credit.loss import keys
 
@@ -231,3 +231,25 @@ def test_an_advantage_is_kept_in_rows_without_a_context(trained):
     trainer = trained("opd", teacher="policy", teacher_prompt=lambda row: None if row["answer"] else None)
     steps = [row for row in trainer.state.log_history if "reward" in row]
     assert all(row["credit/teacher/no_context"] == 1.0 and math.isfinite(row["loss"]) for row in steps)
+
+
+class Agreement:
+    """Takes ℓᵀ of the whole batch as its statistics."""
+
+    needs = ("teacher",)
+
+    def statistics(self, config, batch):
+        assert batch.teacher_logp_t.shape == batch.mask_t.shape
+        return batch.teacher_logp_t * 2
+
+    def credit(self, config, tokens):
+        assert torch.equal(2 * tokens.teacher_logp_t, tokens.statistics_t)  # of the same row, in every order
+        return Credit(None, tokens.advantages.unsqueeze(1) + tokens.teacher_logp_t)
+
+
+def test_a_function_of_ones_own_reads_the_teacher(trained, make_trainer):
+    settings = {"num_iterations": 2, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4}
+    trainer = trained(credit=Agreement(), teacher="policy", teacher_prompt=TOLD, **settings)
+    assert trainer.state.log_history[0]["credit/teacher/kl"] != 0.0
+    with pytest.raises(ValueError, match="does not read it"):
+        make_trainer(credit=lambda config, tokens: None, teacher="reference")

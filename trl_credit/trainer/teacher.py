@@ -57,6 +57,9 @@ class Teacher(TrainerCallback):
     Raises:
         ValueError: a context cannot be made, is that of the policy, or is too long; the vocabulary differs; or rows
             have images.
+
+    Attributes:
+        is_loaded: Whether it is a model of its own.
     """
 
     name = "teacher"
@@ -65,8 +68,9 @@ class Teacher(TrainerCallback):
         self._trainer, self._engine, self._args = trainer, engine, trainer.args
         self.setting = f"teacher={self._args.teacher!r}"
         self._copy: list[torch.Tensor] | None = None
-        self._model, self._passes = trainer.model, trainer._passes
-        if (path := self._path()) is not None:
+        self._model, self._passes, path = trainer.model, trainer._passes, self._path()
+        self.is_loaded = path is not None
+        if path is not None:
             self._model = self._loaded(path)
             # with findings of their own, such as whether packed rows are exact
             self._passes = ReducedPasses(TrainerWith(trainer, model=self._model, findings={}), forward)
@@ -110,7 +114,8 @@ class Teacher(TrainerCallback):
         return trainer.accelerator.prepare_model(model.eval(), evaluation_mode=True)
 
     def _check_vocabulary(self, path: str) -> None:
-        own, other = self._trainer.tokenizer.get_vocab(), AutoTokenizer.from_pretrained(path).get_vocab()
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=self._args.trust_remote_code)
+        own, other = self._trainer.tokenizer.get_vocab(), tokenizer.get_vocab()
         if own != other:
             sizes = f"{len(other)} tokens, and the policy another one of {len(own)}"
             fix = "take a teacher of the policy's family"
