@@ -2,12 +2,15 @@
 
     python benchmarks/step.py [--algos s_trace ...] [--length 256] [--batch 16] [--repeats 40]
     python benchmarks/step.py --algos grpo s_trace --length 128 --batch 4 --layers 0 [--logged]
+    python benchmarks/step.py --teacher
 
 A step is loss, backward pass, gradient clipping and AdamW on one fixed batch of `batch` random completions of `length`
 tokens with π_old given, on the embedded model; TRL runs with the same loss type, clip range and β = 0. Generation is
 left out: it is TRL's in both. `--layers 0`: on a model of an embedding and an output layer, so that the cost of the
 loss is not lost in that of the model. `--logged`: as at a logging step, where we measure more; by default as between
-two.
+two. `--teacher`: what a teacher's pass adds to GRPO's, with a context of 16 tokens more than the prompt. Its tokens are
+those that go forward with `rlsd` and not with `grpo`, padding included; "unique" are each context once and all
+responses.
 
 Times are CPU time of this process, which others on the machine hardly change. "own" is the median difference, and the
 ratio the median ratio, of pairs of steps that followed each other. Operations are calls of torch that make a tensor, of
@@ -17,6 +20,7 @@ allocates at most, by torch's profiler.
 
 import argparse
 import functools
+import random
 import statistics
 import tempfile
 import time
@@ -25,7 +29,7 @@ from typing import Any
 import torch
 import trl
 from memory import peak_bytes
-from stepping import random_model
+from stepping import compare, make_case, random_model
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.utils import logging
 
@@ -90,6 +94,30 @@ def step(trainer: Any, inputs: dict[str, torch.Tensor]) -> float:
     return time.process_time() - start
 
 
+def teacher_passes(folder: str, *, repeats: int) -> None:
+    """Prints what the pass of a teacher costs."""
+    model, size, hint = random_model(folder, hidden=128, layers=2, vocabulary=512), 8, " ".join(["7"] * 16)
+    head = ["prompt / response", "rows × group", "tokens GRPO", "of the teacher", "unique", "/ unique"]
+    head += ["CPU time RLSD / GRPO"]
+    print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
+    draws = random.Random(0)
+    for prompt, response in ((128, 128), (512, 256), (2048, 512)):
+        ids = [[draws.randrange(3, 512) for _ in range(prompt)] for _ in range(2)]
+        rows = {tuple(p): [[draws.randrange(3, 512) for _ in range(response)] for _ in range(size)] for p in ids}
+        sizes = {"per_device_train_batch_size": size, "gradient_accumulation_steps": 2, "num_generations": size}
+        sizes |= {"max_completion_length": response, "steps_per_generation": 2, "shared_prefix": "on"}
+        knobs = {"teacher_sync_steps": None, "teacher_prompt": f"{{prompt}} {hint}"}
+        told, plain = (
+            make_case(*ALGORITHMS[algo], model, rows, output_dir=folder, **sizes, **more)
+            for algo, more in (("rlsd", knobs), ("grpo", {}))
+        )
+        measured = compare(plain, told, repeats=repeats)
+        before, added = measured.first.tokens, measured.second.tokens - measured.first.tokens
+        unique = len(rows) * (prompt + 16 + size * response)
+        cells = [f"{prompt} / {response}", f"{len(rows) * size} × {size}", f"{before:,}", f"{added:,}", f"{unique:,}"]
+        print(f"| {' | '.join([*cells, f'{added / unique:.3f}', f'{measured.time:.2f}'])} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algos", nargs="+", default=list(ALGORITHMS), choices=list(ALGORITHMS))
@@ -98,8 +126,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument("--layers", type=int, help="of a small random model; default: the embedded model")
     parser.add_argument("--logged", action="store_true", help="as at a logging step")
+    parser.add_argument("--teacher", action="store_true", help="what a teacher's pass costs, and nothing else")
     args = parser.parse_args()
     logging.disable_progress_bar()
+    if args.teacher:
+        with tempfile.TemporaryDirectory() as folder:
+            return teacher_passes(folder, repeats=args.repeats)
     print(f"torch {torch.__version__}, trl {trl.__version__}, {torch.get_num_threads()} threads, ", end="")
     print(f"B = {args.batch}, T = {args.length}, ", end="")
     print("the embedded model" if args.layers is None else f"a random model of {args.layers} layers", end="")

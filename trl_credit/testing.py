@@ -145,7 +145,9 @@ class _Case:
     def inputs_unchanged(self) -> str | None:
         copies = self.changed(lambda _, x: x.clone())
         self.call(copies)
-        written = [name for name, x in tensors_of(self.tokens).items() if not torch.equal(getattr(copies, name), x)]
+        pairs = {name: (getattr(copies, name), x) for name, x in tensors_of(self.tokens).items()}
+        # NaN stays NaN
+        written = [name for name, two in pairs.items() if not torch.allclose(*two, rtol=0, atol=0, equal_nan=True)]
         return f"it writes into tokens.{written[0]}: make a new tensor" if written else None
 
     def form(self, tokens: Tokens) -> str | None:

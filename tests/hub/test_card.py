@@ -134,6 +134,19 @@ def test_text_from_outside_is_text(finished):
     assert card.data.datasets is None and "huggingface.co/datasets" not in card.text
 
 
+def test_a_teacher_is_named_and_its_prompt_stays_in_its_place(finished):
+    prompt = "{prompt}\n# b `c` ```\n<script>alert(1)</script> | {answer}"
+    _, card = finished("rlsd", teacher_prompt=prompt, max_steps=1)
+    recipe = re.search(r"^````yaml\n(.*?)^````$", card.text, re.MULTILINE | re.DOTALL)
+    outside = card.text.replace(recipe[0], "")
+    assert yaml.safe_load(recipe[1])["teacher_prompt"] == prompt
+    assert (
+        f"| teacher\\_prompt | {escape(prompt)} |" in outside and "<script>" not in outside and "\n# b" not in outside
+    )
+    teacher = "ℓᵀ: log-probability of a token under the teacher: a copy of the policy, renewed every 20 optimizer steps"
+    assert f"\n{teacher}, which sees {escape(repr(prompt))}.\n" in outside
+
+
 @pytest.mark.parametrize(
     ("algo", "knobs", "arxiv"),
     [

@@ -32,6 +32,7 @@ def rows(n=4, length=6, **more):
                 "tokens": list("abcdef"[:size]),
                 "logprobs": logps,
                 "old_logprobs": [x - 0.1 * (k % 3) for k, x in enumerate(logps)],
+                "teacher_logprobs": [0.9 * x for x in logps],
                 "entropy": torch.rand(size, generator=g).tolist(),
                 **more,
             }
@@ -106,6 +107,7 @@ def test_truncated_responses_are_unassigned_where_the_algorithm_leaves_them_out(
         ("s_trace", {}, {"entropy": None}, "give --model"),
         ("ha_dw", {}, {"reward": 3.0}, "rewards lie outside of 0 to 1"),
         ("grpo", {"td_upper_bound": True}, {}, "td_upper_bound"),
+        ("sdpo", {}, {"teacher_logprobs": None}, "explain a run that had a teacher and --log_credit"),
     ],
 )
 def test_responses_that_lack_something_are_refused(rollouts, algo, settings, changed, message):
@@ -142,6 +144,21 @@ def test_the_command_on_a_file(rollouts, own, tmp_path, printed):
     shown = Page(page).data["shards"][0]
     assert shown["header"]["step"] is None and {row["answer"] for row in shown["responses"]} == {"2"}
     assert "give --model and --reward" in text and "SPO-tree is left out: " in text
+
+
+def test_a_line_says_where_the_teacher_differs(rollouts, printed):
+    content = rows(n=2, length=5)  # a wrong response of five tokens, the last outside of the loss, and a right one
+    for row, gap in zip(content, ([-4.0, 1.0, -2.0, -1.0, 9.0], [-2.0, 1.0, 1.0, None]), strict=True):
+        row |= {"prompt": "1+1=", "loss_mask": [int(x != 9.0) for x in gap], "entropy": [1.0] + [0.1] * (len(gap) - 1)}
+        row["logprobs"] = row["old_logprobs"] = [-10.0] * len(gap)
+        row["teacher_logprobs"] = [None if x is None else x - 10.0 for x in gap]
+    path = rollouts(content)
+    text = printed(path, "--algo", "grpo", "rlsd")
+    where = "d > 0 at 67% of tokens in responses above the mean reward of their group, and at 25% below it."
+    assert f"50% of |d| lies on the 20 % of tokens with the highest entropy. {where}" in text
+    shard = read_rollouts(path)
+    credits = [explain(shard, config_of(name), name="x").shard.responses[1]["credit"] for name in ("rlsd", "grpo")]
+    assert [a / b for a, b in zip(*credits, strict=True)] == pytest.approx([0.9, 1.1, 1.1, 1.0])  # 1 where unknown
 
 
 def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, printed, capsys):

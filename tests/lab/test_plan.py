@@ -106,6 +106,9 @@ def test_sharding_divides_the_memory():
     # DeepSpeed has weights in 16 bits, and a copy in 32 beside the moments
     assert held("zero2", *parts) == [2, 2 / 8, 12 / 8, 2] and held("zero3", *parts) == [2 / 8, 2 / 8, 12 / 8, 2 / 8]
     assert held("fsdp", *parts) == [4 / 8, 4 / 8, 8 / 8, 4 / 8]
+    settings |= {"copy_bytes": 4, "teacher": 3 * shape.parameters}  # a moving average, and another model
+    scores = ("teacher", "policy, while the teacher scores")
+    assert held("zero2", *scores) == [4 + 3 * 2, 2] and held("fsdp", *scores) == [(4 + 3 * 4) / 8, 4 / 8]
     offloaded = formulas.memory(shape, Layout(8, "zero3", offloads=("optimizer",)), tokens=1000, scored=500)
     assert not {"reference", "optimizer state"} & offloaded.keys()
 
@@ -117,6 +120,7 @@ TREE = {"rollouts": "tree", "tree_segment_length": 3, "loss_type": "dapo"}
 SETTINGS = {
     "two windows": {"steps_per_generation": 2},
     "reference": {"beta": 0.1, "gradient_accumulation_steps": 2},
+    "teacher": {"credit": "trl_credit.presets.opd.OPD", "teacher": "reference", "beta": 0.1},
     "fixed_length": {**CHAIN, "segmentation": "fixed_length", "segment_length": 3},
     "fixed_count": {**CHAIN, "segmentation": "fixed_count", "num_segments": 3},
     "masked cutpoints": {**CHAIN, "segmentation": "cutpoints", "cutpoint_interval": 2, "token_mask": "probability"},
@@ -124,7 +128,7 @@ SETTINGS = {
     "tree": {**TREE, "tree_branching": [3, 2, 2]},
     "packed tree": {**TREE, "tree_branching": [2, 2, 2], "tree_rows": "packed"},
 }
-EXACT = ("two windows", "reference", "fixed_length", "tree")
+EXACT = ("two windows", "reference", "teacher", "fixed_length", "tree")
 
 
 def planned(trainer, **assumed):
@@ -152,7 +156,7 @@ def counted(trainer) -> list[float]:
     return tokens
 
 
-@pytest.mark.parametrize("name", with_slow(SETTINGS, "two windows", "fixed_count"))
+@pytest.mark.parametrize("name", with_slow(SETTINGS, "two windows", "teacher", "fixed_count"))
 def test_a_run_of_full_responses_generates_the_most(make_trainer, name):
     rich = {"temperature": 3.0, "generation_kwargs": {"suppress_tokens": [0, 1]}}  # of characters that no row shares
     trainer = make_trainer(**SETTINGS[name], **rich, max_steps=2, max_completion_length=12)
@@ -167,7 +171,7 @@ def test_a_run_of_full_responses_generates_the_most(make_trainer, name):
         return  # nodes without an advantage are in no row
     passes = {key.rpartition(" ")[2]: tokens for key, tokens in plan.step.items() if "passes" in key}
     assert tokens[0] == 2 * passes["loss"].most == 2 * passes["loss"].mean
-    others = sum(passes[key].mean for key in ("π_old", "reference") if key in passes)
+    others = sum(passes[key].mean for key in ("π_old", "reference", "teacher") if key in passes)
     assert tokens[1] == (others * per_batch if name == "two windows" else 2 * others)
 
 
@@ -209,6 +213,21 @@ def test_rows_weights_and_vllm_on_several_gpus(plan_said):
     # four rows of a group of eight: as `train` on one process it is refused, and on two it is right
     sizes = ["--algo", "grpo", "--per_device_train_batch_size", 4, "--num_generations", 8]
     assert plan_said(*sizes)[0] == 2 and plan_said(*sizes, "--num_processes", 2)[0] == 0
+
+
+def test_the_pass_and_the_weights_of_a_teacher(plan_said):
+    def planned(*words):
+        return json.loads(plan_said("--json", "--algo", *words)[1])
+
+    own, size = planned("rlsd"), read_shape(demo_model_path()).parameters
+    assert own["step"]["tokens of passes: teacher"] == own["step"]["tokens of passes: loss"]
+    assert own["memory_bytes"]["teacher"] == own["memory_bytes"]["policy, while the teacher scores"] == 4 * size
+    told = planned("sdpo")["step"]  # a right response besides prompt and response
+    assert told["tokens of passes: teacher"]["most"] == told["tokens of passes: loss"]["most"] + 64 * 40
+    assert planned("opd")["memory_bytes"]["reference"] == 4 * size and "teacher" not in planned("opd")["memory_bytes"]
+    known, unknown = (planned("opd", "--teacher", name) for name in ("Qwen/Qwen3-8B-Base", "no/body"))
+    assert known["memory_bytes"]["teacher"] == 4 * PUBLISHED["Qwen/Qwen3-8B-Base"]
+    assert "teacher" not in unknown["memory_bytes"] and any("no/body is unknown" in x for x in unknown["assumed"])
 
 
 def test_gpus_of_the_command_line_and_of_a_configuration_come_first(plan_said):

@@ -1,6 +1,9 @@
 """The viewer's page in a real Chromium: algorithms, groups, segments and trees, addresses and print."""
 
+import math
+
 import numpy as np
+import pytest
 from viewer_helpers import SHARDS, explained, s_trace, spo_chain
 
 
@@ -47,9 +50,17 @@ def test_a_tree_opens_and_leads_to_the_responses(show):
 
 
 def test_every_colouring_there_is_can_be_chosen(show):
-    page = show([s_trace()])
+    shard = s_trace()
+    for row in shard.responses:
+        row["teacher_logprobs"] = [None, *(x / 2 for x in row["old_logprobs"][1:])]
+    page = show([shard], fragment="token=3")
     metrics = page.evaluate("METRIC_NAMES")
-    assert metrics == ["credit", "advantages", "log_weight", "trace", "clip", "entropy", "probability", "mismatch"]
+    assert metrics[:7] == ["credit", "advantages", "log_weight", "trace", "clip", "entropy", "probability"]
+    assert metrics[7:] == ["mismatch", "teacher"] and "teacher" not in show([s_trace()]).evaluate("METRIC_NAMES")
+    page = show([shard], fragment="token=3")
+    old = next(row for row in shard.responses if [row["group"], row["index"]] == page.view("group", "index"))
+    assert float(page.panel()["Probability, teacher"]) == pytest.approx(math.exp(old["old_logprobs"][3] / 2), abs=0.005)
+    assert page.evaluate("[0, 3].map(i => classOf(ROWS[0], i, 'teacher')[0])") == ["u", "p"]  # unknown, positive
     for metric in metrics:
         page.select("metric", metric)
         assert page.texts("#legend b") == [page.evaluate(f"METRICS.{metric}.label")]

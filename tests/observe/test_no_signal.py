@@ -70,6 +70,13 @@ def test_gradients_of_0_are_said_with_the_cause(make_trainer, caplog):
     assert f"exactly 0 in 7 of the 7 updates, {why}" in at_the_end
 
 
+def test_a_teacher_without_a_context_is_the_cause(make_trainer, caplog):
+    make_trainer("sdpo", reward_range=[0.0, 2.0], max_steps=2).train()
+    (warning,) = warnings_in(caplog)
+    why = "no row had a context for the teacher (teacher_prompt='success'): no response had a reward of 2, the largest"
+    assert f"exactly 0 in 2 of the 2 updates, although tokens had advantages, so nothing was learned: {why}" in warning
+
+
 def test_a_short_run_that_learned_nothing_says_so(make_trainer, caplog):
     trainer = make_trainer(credit=lambda config, t: Credit(0.0 * t.logp_t, t.advantages), max_steps=3)
     before = {name: x.clone() for name, x in trainer.model.named_parameters()}

@@ -65,7 +65,7 @@ OFF_POLICY |= {"steps_per_generation": 4, "num_iterations": 2}
 
 CORRECTED = {"beta": 0.5, "use_bias_correction_kl": True}
 MOSTLY = dict.fromkeys(
-    "clip_cov dapo dr_grpo grpo gspo gspo_token kl_cov opo p_trace vine_ppo".split(), pytest.mark.slow
+    "clip_cov dapo dr_grpo grpo gspo gspo_token opd opo p_trace rlsd vine_ppo".split(), pytest.mark.slow
 )
 HOOKED = {"gradient_checkpointing": True, "max_grad_norm": 1e-3}  # which must not run a hook twice
 
@@ -73,10 +73,10 @@ HOOKED = {"gradient_checkpointing": True, "max_grad_norm": 1e-3}  # which must n
 @pytest.mark.parametrize(
     ("algo", "settings"),
     [
-        # without KL-Cov, whose loss is its own
+        # without those whose loss is their own
         *(
             pytest.param(algo, {}, marks=MOSTLY.get(algo, ()))
-            for algo in sorted(trl_credit.ALGORITHMS.keys() - {"kl_cov"})
+            for algo in sorted(trl_credit.ALGORITHMS.keys() - {"kl_cov", "sdpo"})
         ),
         *((algo, CORRECTED) for algo in ("base", "gspo", "gspo_token")),
         ("s_trace", HOOKED),
@@ -199,6 +199,27 @@ def test_an_entry_says_what_was_sampled(trained):
         assert row["reward"] == pytest.approx(sum(c in "abc" for c in row["completion"][:4]) / 4)
         assert row["loss_mask"] == [int(not row["truncated"])] * len(row["tokens"])
         assert len(row["tokens"]) == 8 or row["token_ids"][-1] == tokenizer.eos_token_id
+
+
+def context_of_odd(row):
+    return row["prompt"] + "7" if int(row["answer"]) % 2 else None
+
+
+def test_what_a_teacher_finds_is_logged_where_it_has_a_context(trained):
+    """OPD on-policy: A = group advantage + ℓᵀ − ℓ°."""
+    settings = {"teacher": "policy", "teacher_prompt": context_of_odd, "mask_truncated_completions": True}
+    _, entries = logged(trained, "opd", **settings)
+    kinds = set()
+    for _, row in entries:
+        is_known = int(row["answer"]) % 2 == 1 and not row["truncated"]
+        kinds.add((is_known, row["truncated"]))
+        assert len(row["teacher_logprobs"]) == len(row["tokens"])
+        assert [x is not None for x in row["teacher_logprobs"]] == [is_known] * len(row["tokens"])
+        if is_known:
+            gap_t = torch.tensor(row["teacher_logprobs"]) - torch.tensor(row["old_logprobs"])
+            rest_t = torch.tensor(row["advantages"]) - gap_t
+            assert (rest_t - rest_t[0]).abs().max() < 1e-4 < gap_t.abs().max()
+    assert kinds == {(True, False), (False, False), (False, True)}
 
 
 def test_values_of_a_chain(trained):

@@ -30,8 +30,10 @@ def metrics_of(checkpoint: Path) -> list[dict]:
     [
         ("one", "trees"),
         ("one", "groups"),
+        ("one", "teacher"),
         ("ddp", "trees"),
         pytest.param("zero3", "trees", marks=pytest.mark.deepspeed),
+        pytest.param("zero3", "teacher", marks=pytest.mark.deepspeed),
     ],
 )
 def test_killed_and_resumed_is_uninterrupted(tmp_path, layout, kind):
@@ -50,7 +52,9 @@ def test_killed_and_resumed_is_uninterrupted(tmp_path, layout, kind):
             run_resume.main("resume", tmp_path, kind)
 
     reference, resumed = tmp_path / "uninterrupted" / "checkpoint-6", tmp_path / "killed" / "checkpoint-6"
-    for file in ["model.safetensors", *(["replay.safetensors"] if kind == "trees" else [])]:
+    teachers = [path.name for path in reference.glob("teacher*.safetensors")]
+    assert len(teachers) == (kind == "teacher") * (1 + (layout == "zero3"))
+    for file in ["model.safetensors", *teachers, *(["replay.safetensors"] if kind == "trees" else [])]:
         before, after = (load_file(checkpoint / file) for checkpoint in (reference, resumed))
         assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before), file
     assert kind != "trees" or len(after["birth"]) > 0

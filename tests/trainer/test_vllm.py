@@ -18,7 +18,9 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
 ]
 ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
-FLAGS = "--algo s_trace --use_vllm --vllm_mode colocate --vllm_gpu_memory_utilization 0.1 --vllm_max_model_length 64"
+ENGINE_FLAGS = "--use_vllm --vllm_mode colocate --vllm_gpu_memory_utilization 0.1 --vllm_max_model_length 64"
+# S-trace's weight, and a teacher
+FLAGS = f"--algo rlsd --importance eligible --selector entropy {ENGINE_FLAGS}"
 SIZES = "--max_steps 3 --logging_steps 1 --per_device_train_batch_size 32 --beta 0"
 
 
@@ -28,6 +30,7 @@ def test_the_script_trains_with_a_colocated_engine(tmp_path):
     log = json.loads((tmp_path / "checkpoint-3" / "trainer_state.json").read_text())["log_history"]
     rows = [row for row in log if "reward" in row]
     assert len(rows) == 3 and all("credit/effective_horizon" in row for row in rows)
+    assert all(row["credit/teacher/kl"] > 0.0 and row["credit/teacher/no_context"] == 0.0 for row in rows)
     # the packaged model is about as often correct as when transformers samples
     assert 0.1 < sum(row["reward"] for row in rows) / 3 < 0.6
     # the engine's log-probabilities are near the model's and not the same: the correction has something to correct
@@ -54,7 +57,6 @@ def test_a_chain_on_a_real_engine_takes_two_calls_and_one_sync(tmp_path):
 
 def test_an_audit_continues_with_a_colocated_engine(tmp_path):
     sizes = "--responses 4 --continuations 8 --batches 4 --per_device_train_batch_size 16".split()
-    engine = FLAGS.removeprefix("--algo s_trace ").split()
-    run("run_vllm.py", "audit", "--algo", "s_trace", *sizes, *engine, "--output_dir", tmp_path, **ENGINE)
+    run("run_vllm.py", "audit", "--algo", "s_trace", *sizes, *ENGINE_FLAGS.split(), "--output_dir", tmp_path, **ENGINE)
     scores = json.loads((tmp_path / "audit.json").read_text())["scores"]
     assert 0.0 < scores["GRPO"]["aim"]["value"] < 1.5 and scores["S-trace"]["aim"]["value"] > -1.0

@@ -168,7 +168,7 @@ def _explained(
 
 def _show(output: Path, title: str, explained: list["Explained"], notes: list[str]) -> None:
     """Prints the table, and writes it and the page, which has the responses that fit."""
-    from ..lab.explain.table import COLUMNS, markdown_table, rows_of
+    from ..lab.explain.table import COLUMNS, markdown_table, rows_of, teacher_note
     from ..lab.viewer import build_page
     from ..lab.viewer.excerpt import excerpt
     from ..lab.viewer.runs import MAX_TOKENS
@@ -176,6 +176,7 @@ def _show(output: Path, title: str, explained: list["Explained"], notes: list[st
 
     grpo = next((one for one in explained if one.name == "GRPO"), None)
     text, shards = markdown_table(explained, grpo=grpo), [one.shard for one in explained]
+    notes = [*filter(None, [teacher_note(explained[0])]), *notes]
     print("\n".join([text, *([""] if notes else []), *notes]))
     part = excerpt(shards[-1], max_tokens=MAX_TOKENS // len(shards)).responses
     kept, count = {(r["group"], r["index"]) for r in part}, len(shards[0].responses)

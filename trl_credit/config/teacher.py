@@ -50,8 +50,8 @@ class TeacherKnobs:
     Parameters:
         teacher (`str`, *optional*):
             Its weights: `"policy"`, those that sampled; `"reference"`, TRL's reference model (the initial weights, or
-            the base model below an adapter); or a model by name or path, with the vocabulary of the policy. It is loaded with
-            `model_init_kwargs`, whose `dtype` is `"auto"` here if left out. `None`: no teacher.
+            the base model below an adapter); or a model by name or path, with the vocabulary of the policy. A model is
+            loaded with `model_init_kwargs`, whose `dtype` is `"auto"` here if left out. `None`: no teacher.
         teacher_prompt (`str` or `Callable`, *optional*):
             What it sees in place of the prompt. A text with columns of the row in braces, such as `"{prompt}\n\nThe
             answer is {answer}."`: `{prompt}` is the prompt, in a conversation its last user turn, which the text

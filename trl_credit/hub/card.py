@@ -19,7 +19,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 
 from ..demo import DEMO
-from ..observe.banner import describe_sampling
+from ..observe.banner import describe_sampling, describe_teacher
 from ..observe.plots import plot_credit
 from ..presets import PRESETS
 from ..runs.model_identity import embedded_task
@@ -135,6 +135,7 @@ def write_model_card(
         credit=[row._replace(value=public.text(row.value)) for row in credit],
         own=[row.name for row in credit if row.name in args.custom_functions() and row.published],  # not the preset's
         sampling=describe_sampling(args),
+        teacher=None if args.teacher is None else public.text(describe_teacher(args)),
         updates=args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps,
         rewards=[row["reward"] for row in trainer.state.log_history if row.get("reward") is not None],
         data=data,

@@ -3,11 +3,12 @@
 import inspect
 import math
 import textwrap
+from functools import partial
 
 from ..config import CreditConfig, settings_of_preset
 from ..config.knobs import is_default
 from ..demo import DEMO, agent_reward, demo_reward
-from ..runs.model_identity import embedded_task
+from ..runs.model_identity import embedded_task, without_folder
 from ..runs.resumable import ResumableTrainer
 from ..support.functions import short_name
 
@@ -18,11 +19,13 @@ _GROUPS = {
     "refill": "; further prompts replace groups without signal",
 }
 _ROWS = {"nodes": "of a node each", "paths": "of paths through nodes", "packed": "of several branches each"}
+_wrapped = partial(textwrap.fill, width=120, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def banner(trainer: ResumableTrainer) -> list[str]:
-    """The algorithm with its custom credit function, the amount of data, what is sampled, the embedded task, and the
-    settings in which the preset differs from TRL's defaults, without those that have no effect or that the user set."""
+    """The algorithm with its custom credit function, the amount of data, what is sampled, the embedded task, the
+    teacher, and the settings in which the preset differs from TRL's defaults, without those that have no effect or
+    that the user set."""
     data, name = trainer.train_dataset, credit_name(trainer)
     rows = f" on {len(data):,} prompts" if hasattr(data, "__len__") else ""
     count = trainer.accelerator.num_processes
@@ -30,11 +33,12 @@ def banner(trainer: ResumableTrainer) -> list[str]:
     if any(inspect.unwrap(reward) in (demo_reward, agent_reward) for reward in trainer.reward_funcs):
         task = embedded_task(trainer.accelerator.unwrap_model(trainer.model).config) or DEMO
         lines.append(f"embedded task: {task.description}; reward 1 if the last digit is right")
+    if trainer.args.teacher is not None:
+        lines.append(_wrapped(f"teacher: {describe_teacher(trainer.args)}"))
     if changes := settings_of_preset(trainer.args):
         settings = ", ".join(f"{field} {theirs!r} → {ours!r}" for field, (theirs, ours) in changes.items())
         where = "(TRL's default → the paper's: `trl-credit help coming_from_trl`)"
-        text = f"{trainer.algorithm_name} sets {settings} {where}"
-        lines.append(textwrap.fill(text, width=120, subsequent_indent="  ", break_on_hyphens=False))
+        lines.append(_wrapped(f"{trainer.algorithm_name} sets {settings} {where}"))
     return lines
 
 
@@ -43,6 +47,20 @@ def credit_name(trainer: ResumableTrainer) -> str:
     if (credit := trainer.args.credit) is None or is_default(trainer.args, "credit"):  # the preset's own
         return trainer.algorithm_name
     return f"{trainer.algorithm_name} with credit {short_name(credit)}"
+
+
+def describe_teacher(args: CreditConfig) -> str:
+    """The weights of the teacher, and what it sees."""
+    steps, prompt = args.teacher_sync_steps, args.teacher_prompt
+    weights = {"policy": "the policy itself", "reference": "the reference model"}.get(args.teacher)
+    if steps is not None:
+        every = f"{steps} optimizer steps" if steps > 1 else "optimizer step"
+        kind = "copy" if args.teacher_update_rate == 1.0 else "moving average"
+        weights = f"a {kind} of the policy, renewed every {every}"
+    sees = {None: "the prompt alone", "success": "a right response of the group"}.get(prompt, f"{prompt!r}")
+    if args.custom_function("teacher_prompt") is not None:
+        sees = f"what {short_name(prompt)} makes of a row"
+    return f"{weights or without_folder(args.teacher)}, which sees {sees}"
 
 
 def describe_sampling(args: CreditConfig) -> str:

@@ -56,6 +56,7 @@ def captured(config: CreditConfig, loss_pass: LossPass, loss: torch.Tensor, plac
         "old_logprobs": unmasked["logp_t"] if old_logp_t is None else old_logp_t,
         "trainer_logprobs": unmasked["logp_t"],
         "ref_logprobs": unmasked.get(keys.REF_LOGPS),
+        "teacher_logprobs": inputs.get(keys.TEACHER_LOGPS),
         "entropy": unmasked["entropy_t"],
         "kl_credit": loss_pass.kl_credit_t,
         "credit": credit_t if is_finite else None,

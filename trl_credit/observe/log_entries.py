@@ -18,7 +18,7 @@ from ..loss.batch import unpadded
 from ..rollouts.sources import GenerationBatch
 from ..rollouts.tree import Tree
 from ..runs.identity import FREE
-from ..runs.model_identity import base_name, embedded_task
+from ..runs.model_identity import base_name, embedded_task, without_folder
 from ..runs.resumable import ResumableTrainer
 from ..support.digests import seed_from
 from ..support.functions import short_name
@@ -90,7 +90,7 @@ def response_of(
 ) -> dict[str, Any]:
     """The entry of a row, with arrays where the log has lists. `prompts`: texts by token ids."""
     if (ids := origin.hidden.get(row.tag)) is not None:  # they have no credit, segment or turn
-        outside = {"segment_ids": -1, "turn_ids": -1, "step_rewards": np.nan}
+        outside = {"segment_ids": -1, "turn_ids": -1, "step_rewards": np.nan, "teacher_logprobs": np.nan}
         known = {name: x.dtype for name, x in row.lists.items() if x is not None}
         lists = {name: np.full(len(ids), outside.get(name, 0), dtype=dtype) for name, dtype in known.items()}
         row = row._replace(token_ids=ids, lists=row.lists | lists)
@@ -210,11 +210,13 @@ def _header(trainer: ResumableTrainer, origin: Origin) -> dict[str, Any]:
 
 
 def settings_of(args: CreditConfig) -> dict[str, Any]:
-    """The active knobs of credit that differ from plain GRPO's; functions without their folders."""
+    """The active knobs of credit that differ from plain GRPO's; functions and the teacher without their folders."""
     knobs, plain = knobs_of(type(args)), defaults(CreditConfig)
     kept = plain.keys() - {f.name for f in fields(GRPOConfig)} - FREE | {*_OF_TRL}
     kept |= {name for name, knob in knobs.items() if knob.changes_loss}
     active = active_part({f.name: getattr(args, f.name) for f in fields(args) if f.name in kept}, vars(args), knobs)
     # a knob of the preset alone is always a difference
     settings = {name: value for name, value in active.items() if name not in plain or value != plain[name]}
+    if "teacher" in settings:
+        settings["teacher"] = without_folder(settings["teacher"])
     return settings | {name: short_name(settings[name]) for name in settings.keys() & args.custom_functions().keys()}

@@ -101,7 +101,8 @@ class NoSignalWarning(TrainerCallback):
         if self._last is not None:
             self._last.advantages += advantages
         for is_zero in new.get("credit/zero_gradients", ()):
-            cause = _zero_gradient(_mean(new.get("credit/clip_fraction", ())), args)
+            shares = [_mean(new.get(f"credit/{name}", ())) for name in ("clip_fraction", "teacher/no_context")]
+            cause = _zero_gradient(*shares, args)
             self._gradient.count(1, is_zero > 0.0 and any(x > 0.0 for x in advantages), cause)
         # an update whose passes were all skipped has no share, and one without noise NaN
         share = _mean(new.get("credit/noise_share", ()))
@@ -149,9 +150,14 @@ def _no_signal(batches: _Batches, args: CreditConfig) -> str:
     )
 
 
-def _zero_gradient(clipped: float, args: CreditConfig) -> str:
+def _zero_gradient(clipped: float, unscored: float, args: CreditConfig) -> str:
     if clipped == 1.0:
         fix = f"every token was clipped: lower learning_rate={args.learning_rate:g} or num_iterations, or raise epsilon"
+    elif unscored == 1.0:
+        right = f"no response had a reward of {args.reward_range[1]:g}, the largest of reward_range"
+        lacking = "rows lack what it reads, or are longer with it than the teacher's model takes"
+        why = right if args.reads_success else lacking
+        fix = f"no row had a context for the teacher (teacher_prompt={args.teacher_prompt!r}): {why}"
     else:
         fix = "check that the parameters that are trained (requires_grad, lora_target_modules) change the logits"
         if args.credit is not None:

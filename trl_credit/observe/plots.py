@@ -18,6 +18,7 @@ _HEIGHT, _BELOW = 3.9, 0.9  # of a panel and of the texts below its axes, in inc
 _LETTERS = 70  # in a line of a sentence, which may have three
 # a metric that only ever has this value is not drawn; for trees the share of rollouts is always 1
 _NO_NEWS = {"skipped_updates": 0.0, "zero_gradients": 0.0, "kept_fraction": 1.0, "rollout_token_share": 1.0}
+_NO_NEWS |= {"teacher/no_context": 0.0}
 # what a run cost and the state of its parts are in the logs alone
 _IN_LOGS = (
     *("seconds/", "trained_tokens_per_row", "skipped_micro_batches", "rollout_tokens", "rollouts", "nodes", "rows"),
@@ -43,6 +44,9 @@ PANELS = {
     "unique_responses": "Different texts among the responses to a prompt: exploration that is left.",
     "abs_advantage/quarter": "Distance of rewards from the baseline, by quarter of the response; 0 teaches nothing.",
     "kept_fraction": "Share of tokens that the mask keeps.",
+    "teacher/kl": "How much less probable the teacher finds a token than the policy that sampled it, in nats.",
+    "teacher/more_probable": "Share of tokens that the teacher finds more probable than the policy that sampled them.",
+    "teacher/no_context": "Share of responses that the teacher did not score.",
     "rollout_token_share": "Share of tokens that were sampled only to value segments.",
 }
 

@@ -19,7 +19,7 @@ VERSION = 1
 FOLDER, PAGE = "credit_log", "view.html"  # in the folder of a run, and in that one
 
 # columns: lists with one entry per token of the completion
-LOGPROBS = ("trainer_logprobs", "old_logprobs", "inference_logprobs", "ref_logprobs")
+LOGPROBS = ("trainer_logprobs", "old_logprobs", "inference_logprobs", "ref_logprobs", "teacher_logprobs")
 TOKEN_NUMBERS = (*LOGPROBS, "advantages", "entropy", "log_weight", "credit", "kl_credit", "step_rewards")
 TOKEN_INTEGERS = ("loss_mask", "policy_mask", "is_clipped", "selected", "token_ids", "segment_ids", "turn_ids")
 TOKEN_TYPES: dict[str, tuple[type, ...]] = {

@@ -25,7 +25,7 @@ class SDPO:
     """SDPO: the loss −min(ρ, c)·d·ℓ, mixed with the policy loss."""
 
     distillation_weight: float = knob(1.0, SHARE)
-    distillation_ratio_max: float | None = knob(2.0, POSITIVE)
+    distillation_ratio_max: float = knob(2.0, POSITIVE)
     distillation_student: str = knob("current", STUDENT)
 
     needs = ("teacher",)
@@ -67,7 +67,7 @@ class SDPOConfig(GRPOConfig):
         distillation_weight (`float`, *optional*, defaults to `1.0`):
             w in [0, 1]: the loss is (1 − w) times the policy loss plus w times that of the teacher.
         distillation_ratio_max (`float`, *optional*, defaults to `2.0`):
-            Largest ρ = exp(ℓ − ℓ°) that counts. `None`: no bound.
+            Largest ρ = exp(ℓ − ℓ°) that counts.
         distillation_student (`str`, *optional*, defaults to `"current"`):
             The policy that d compares with, see [`RLSDConfig`].
     """

@@ -68,7 +68,11 @@ def tokenizer_identity(processing_class: Any, *, eos_token_ids: list[int] | None
 
 def base_name(config: Any) -> str:
     """Name of the model that a configuration was loaded from, without its folder: a folder may move."""
-    name = getattr(config, "_name_or_path", "") or ""
+    return without_folder(getattr(config, "_name_or_path", "") or "")
+
+
+def without_folder(name: str) -> str:
+    """The last part of the path of a folder or file that exists; any other name as it is."""
     return Path(name).resolve().name if Path(name).exists() else name
 
 

@@ -127,9 +127,10 @@ class ResumableTrainer(GRPOTrainer):
 
     def _claim(self, resume: str | None) -> None:
         config = self.accelerator.unwrap_model(self.model).config
-        if getattr(self, "ref_model", None) is not None and is_folder(config, self.args.output_dir):
+        has_reference = getattr(self, "ref_model", None) is not None or self.args.teacher == "reference"
+        if has_reference and is_folder(config, self.args.output_dir):
             what = f"output_dir={str(short_path(self.args.output_dir))!r} is the folder of the model"
-            raise ValueError(f"{what}, which a resumed run would take as its reference (beta > 0): choose another.")
+            raise ValueError(f"{what}, which a resumed run would take as its reference: choose another.")
         if resume is not None:  # before anything is written or loaded
             if not checkpoints.is_complete(resume):
                 raise ValueError(f"there is no complete checkpoint in resume_from_checkpoint={resume!r}.")

@@ -170,6 +170,10 @@ class CreditTrainer(ResumableTrainer):
         self.teacher: Teacher | None = None
         if args.teacher is not None:
             self.teacher = Teacher(self, self.engine, self._trl_forward, self._first_rows)
+        if args.teacher_sync_steps is not None:
+            self.add_callback(self.teacher)
+            self.stateful.append(self.teacher)
+            self.shard_writers.append(self.teacher.write_shard)
         parts = self.engine, self.normalizer, self.difficulty, self.contract.algorithm, self.teacher
         self._batch_steps = BatchSteps(*parts)
         self._rollout_log, self.results = add_observers(self)

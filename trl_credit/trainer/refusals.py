@@ -96,13 +96,13 @@ def check_made(trainer: trl.GRPOTrainer, *, needs_drift: bool) -> None:
     nothing with one update.
 
     Raises:
-        ValueError: the reference model would be random on every process but the first.
+        ValueError: the reference model or a teacher would be random on every process but the first.
     """
     args, sharding = trainer.args, getattr(trainer.accelerator.state, "fsdp_plugin", None)
-    has_reference = getattr(trainer, "ref_model", None) is not None
-    if has_reference and sharding is not None and sharding.cpu_ram_efficient_loading:
-        what = f"fsdp_cpu_ram_efficient_loading: true with beta={args.beta} leaves the reference model random on all"
-        raise ValueError(f"{what} processes but the first: set it to false for accelerate, or beta=0.")
+    has_other = getattr(trainer, "ref_model", None) is not None or (trainer.teacher and trainer.teacher.is_loaded)
+    if has_other and sharding is not None and sharding.cpu_ram_efficient_loading:
+        what = "fsdp_cpu_ram_efficient_loading: true leaves a second model (the reference, a teacher) random on all"
+        raise ValueError(f"{what} processes but the first: set it to false for accelerate.")
     if needs_drift and args.is_aligned:
         what = f"credit={args.credit!r} changes nothing with one update per batch of responses"
         logger.warning(f"{what}: raise steps_per_generation or num_iterations")

@@ -27,12 +27,12 @@ from .engine import TrlEngine
 from .teacher_contexts import Contexts
 
 
-class _WithModel:
-    """A trainer as passes over another model see it: with findings of their own."""
+class TrainerWith:
+    """A trainer with some attributes replaced: for passes over another model, or a teacher of other settings."""
 
-    def __init__(self, trainer: ResumableTrainer, model: torch.nn.Module) -> None:
-        self._trainer, self.model = trainer, model
-        self.findings: dict[str, Any] = {}
+    def __init__(self, trainer: ResumableTrainer, **attributes: Any) -> None:
+        self._trainer = trainer
+        vars(self).update(attributes)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
@@ -46,7 +46,7 @@ class Teacher(TrainerCallback):
 
     Args:
         trainer ([`~trl_credit.CreditTrainer`]):
-            It has its model. Gets this callback, and with a copy its state.
+            It has its model. With a copy of the policy it needs this callback, and its checkpoints this state.
         engine ([`TrlEngine`]):
             Tokenizes and decodes.
         forward (`Callable`):
@@ -57,6 +57,9 @@ class Teacher(TrainerCallback):
     Raises:
         ValueError: a context cannot be made, is that of the policy, or is too long; the vocabulary differs; or rows
             have images.
+
+    Attributes:
+        is_loaded: Whether it is a model of its own.
     """
 
     name = "teacher"
@@ -65,10 +68,12 @@ class Teacher(TrainerCallback):
         self._trainer, self._engine, self._args = trainer, engine, trainer.args
         self.setting = f"teacher={self._args.teacher!r}"
         self._copy: list[torch.Tensor] | None = None
-        self._model, self._passes = trainer.model, trainer._passes
-        if (path := self._path()) is not None:
+        self._model, self._passes, path = trainer.model, trainer._passes, self._path()
+        self.is_loaded = path is not None
+        if path is not None:
             self._model = self._loaded(path)
-            self._passes = ReducedPasses(_WithModel(trainer, self._model), forward)
+            # with findings of their own, such as whether packed rows are exact
+            self._passes = ReducedPasses(TrainerWith(trainer, model=self._model, findings={}), forward)
         elif self._args.teacher == "reference" and trainer.ref_model is not None:
             self._model = trainer.ref_model
         config = trainer.accelerator.unwrap_model(self._model).config.get_text_config()
@@ -76,10 +81,6 @@ class Teacher(TrainerCallback):
         self._contexts = Contexts(trainer, engine)
         for what, _, rows in sets:
             self._contexts.check(what, rows, limit=self._limit)
-        if self._args.teacher_sync_steps is not None:
-            trainer.add_callback(self)
-            trainer.stateful.append(self)
-            trainer.shard_writers.append(self._write_shard)
 
     # Weights
 
@@ -113,7 +114,8 @@ class Teacher(TrainerCallback):
         return trainer.accelerator.prepare_model(model.eval(), evaluation_mode=True)
 
     def _check_vocabulary(self, path: str) -> None:
-        own, other = self._trainer.tokenizer.get_vocab(), AutoTokenizer.from_pretrained(path).get_vocab()
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=self._args.trust_remote_code)
+        own, other = self._trainer.tokenizer.get_vocab(), tokenizer.get_vocab()
         if own != other:
             sizes = f"{len(other)} tokens, and the policy another one of {len(own)}"
             fix = "take a teacher of the policy's family"
@@ -169,7 +171,8 @@ class Teacher(TrainerCallback):
         is_shared = self._trainer.layout in ("plain", "ZeRO-1 or ZeRO-2")
         return "teacher.safetensors" if is_shared else f"teacher_{self._trainer.processes.rank}.safetensors"
 
-    def _write_shard(self, folder: Path) -> None:
+    def write_shard(self, folder: Path) -> None:
+        """Writes what this process holds of the copy."""
         if self._trainer.processes.is_main or self._file() != "teacher.safetensors":
             parts = {str(i): part.cpu().contiguous() for i, part in enumerate(self._copied())}
             folder.mkdir(parents=True, exist_ok=True)
@@ -227,4 +230,3 @@ def _part(p: torch.nn.Parameter) -> torch.Tensor:
     if (shard := getattr(p, "ds_tensor", None)) is not None:
         return shard.data
     return p.data.to_local() if isinstance(p.data, DTensor) else p.data
-

@@ -42,7 +42,9 @@ class Contexts:
         """
         teacher, prompt = self._args.teacher, self._args.teacher_prompt
         if any(row.get(name) is not None for row in rows for name in ("image", "images")):
-            raise ValueError(f"{what}: teacher={teacher!r} scores rows of text, without their images: set teacher=None.")
+            raise ValueError(
+                f"{what}: teacher={teacher!r} scores rows of text, without their images: set teacher=None."
+            )
         if prompt is None:
             return
         if self._arguments["environment_factory"] is not None:
@@ -84,7 +86,9 @@ class Contexts:
             context = self._function(dict(row))
             if context is not None and type(context) is not type(prompt):
                 kinds = f"{type(context).__name__}, and the prompt is {type(prompt).__name__}"
-                raise ValueError(f"teacher_prompt={self._args.teacher_prompt!r} returned {kinds}: return the same kind.")
+                raise ValueError(
+                    f"teacher_prompt={self._args.teacher_prompt!r} returned {kinds}: return the same kind."
+                )
             return context
         values = {**row, "prompt": asked_in(prompt), "success": success}
         if any(values.get(name) is None for name in self._names):

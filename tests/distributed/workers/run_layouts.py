@@ -9,10 +9,14 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import torch
+from peft import LoraConfig, get_peft_model_state_dict
 from run_nonfinite import Poisoned
+from safetensors.torch import save_file
 from worker import ON_CPU, check_sharded, kept, logged, shard_on_cpus, trainer_of
 
 from trl_credit import CreditTrainer
+from trl_credit.demo import demo_model_path
 from trl_credit.rollouts.tree import Continuation
 
 
@@ -21,6 +25,9 @@ MASK = {"token_mask": "probability", "probability_threshold": 0.9, "loss_type": 
 TREE = {"rollouts": "tree", "tree_branching": [3, 2], "tree_segment_length": 3, "replay_iterations": 2}
 FUNCTIONS = {"credit": "later_is_less", "token_mask": "same_mask", "segmentation": "every_third"}
 FUNCTIONS = {knob: f"{OWN}:{name}" for knob, name in FUNCTIONS.items()}
+TEACHER = {"credit": "trl_credit.presets.opd.OPD", "teacher_prompt": "{answer};{prompt}", "loss_type": "dapo"}
+# not 0 at the start, so that it differs from what lies below; the same on every process
+LORA = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
 CASES = {
     "grpo": {"loss_type": "grpo", "beta": 0.05},
     "ha_dw": {"difficulty": "history", "importance": "eligible", "loss_type": "dapo"},
@@ -31,6 +38,10 @@ CASES = {
     "chain": {**MASK, "rollouts": "chain", "rollouts_per_state": 2, "cutpoint_interval": 2},
     "tree": {**TREE, "difficulty": "history", "loss_type": "dapo"},
     "own": {**FUNCTIONS, "importance": "eligible", "rollouts": "chain", "rollouts_per_state": 2, "loss_type": "dapo"},
+    # a moving average, a second model, and what lies below an adapter
+    "average": {**TEACHER, "teacher": "policy", "teacher_sync_steps": 1, "teacher_update_rate": 0.5},
+    "model": {**TEACHER, "teacher": demo_model_path()},
+    "adapter": {**TEACHER, "teacher": "reference", "peft_config": LORA},
     "nonfinite": {"difficulty": "history", "max_steps": 4},  # the second micro-batch, on the last process
 }
 
@@ -86,7 +97,10 @@ def run(case: str, folder: Path, per_device: int, accumulation: int) -> None:
     sizes = {"per_device_train_batch_size": per_device, "gradient_accumulation_steps": accumulation}
     sizes |= {"max_steps": 3, "max_completion_length": 12, **CASES[case]}
     kind = PoisonedScript if case == "nonfinite" else Scripted
+    torch.manual_seed(0)  # of the adapter
     trainer = trainer_of(kind, vowels, folder / case, **ON_CPU, **sgd, **sizes)
+    if case == "adapter" and trainer.processes.count == 1:
+        save_file(get_peft_model_state_dict(trainer.model), folder / case / "started.safetensors")
     batches = kept(trainer, "_generate_and_score_completions")
     trainer.train()
     check_sharded(trainer.model)

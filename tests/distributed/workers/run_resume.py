@@ -1,7 +1,7 @@
 """Six steps without interruption, then the same run killed halfway; or its resumed second half. See `test_resume.py`.
 
 The run of `trees` has a replay buffer, a difficulty belief, draws of the random selector, and prompts drawn by pass
-rates in groups with signal; that of `groups` has the last two without trees.
+rates in groups with signal; that of `groups` has the last two without trees, that of `teacher` a copy of the policy.
 """
 
 import os
@@ -12,14 +12,16 @@ from run_two_processes import by_prompt
 from transformers import TrainerCallback
 from worker import ON_CPU, QUIET, trainer_of
 
-from trl_credit import CreditTrainer, SPOTreeTrainer
+from trl_credit import CreditTrainer, SDPOTrainer, SPOTreeTrainer
 from trl_credit.demo import demo_settings
 
 
 GROUPS = {"groups": "refill", "prompt_sampler": "difficulty"}
 TREES = {"difficulty": "history", "importance": "eligible", "selector": "random", "tree_branching": [3, 2]}
 TREES |= {"replay_iterations": 3, "replay_cap": 3, **GROUPS}
-KINDS = {"trees": (SPOTreeTrainer, TREES), "groups": (CreditTrainer, GROUPS)}
+# a moving average that is not the policy at the checkpoint
+TEACHER = {"teacher_sync_steps": 2, "teacher_update_rate": 0.25, **GROUPS}
+KINDS = {"trees": (SPOTreeTrainer, TREES), "groups": (CreditTrainer, GROUPS), "teacher": (SDPOTrainer, TEACHER)}
 
 
 class Kill(TrainerCallback):

@@ -21,11 +21,11 @@ ON_CPU = {"use_cpu": True, "bf16": False}
 
 
 def trainer_of(trainer_class: Any, reward: Callable, folder: object, *, prompts: int = 64, **settings: Any) -> Any:
-    """A trainer of the embedded model with settings of a short run; `callbacks` go to the trainer."""
-    callbacks = settings.pop("callbacks", None)
+    """A trainer of the embedded model with settings of a short run; `callbacks` and `peft_config` go to the trainer."""
+    others = {name: settings.pop(name, None) for name in ("callbacks", "peft_config")}
     args = trainer_class.config_class(str(folder), **{**QUIET, **settings})
     data = demo_dataset(prompts)
-    return trainer_class(demo_model_path(), reward, args, train_dataset=data, callbacks=callbacks)
+    return trainer_class(demo_model_path(), reward, args, train_dataset=data, **others)
 
 
 def print_result(**result: Any) -> None:

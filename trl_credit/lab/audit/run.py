@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,20 @@ from tqdm.auto import tqdm
 from transformers import set_seed
 
 from ...config import CreditConfig
+from ...loss import keys
 from ...observe.log_entries import settings_of
 from ...observe.schema import Shard, read_shard, write_shard
 from ...presets import PRESETS
+from ...rollouts.sources import GenerationBatch
 from ...runs.identity import identity
 from ...support.digests import seed_from, short_digest
 from ...support.functions import FunctionRaised
 from ...trainer import CreditTrainer
 from ...trainer.engine_calls import temporarily
+from ...trainer.teacher import Teacher, TrainerWith
 from ..explain.credits import Explained, explain, groups_of, rewards_of
 from ..explain.measure import measured as with_measures
-from ..explain.segments import segment_credit
+from ..explain.segments import batch_of, segment_credit
 from .gradients import Projection, gradient_of
 from .report import Audit
 from .scores import best_estimate
@@ -230,8 +234,14 @@ def _explained(
         try:
             if config.rollouts == "tree":
                 raise ValueError("it samples trees of its own, and gives no credit to these responses")
+            teacher = None
+            if config.teacher is not None:
+                teacher = Teacher(TrainerWith(trainer, args=config), trainer.engine, trainer._trl_forward, [])
             explanations, bar = [], tqdm(parts, name, disable=trainer.args.disable_tqdm, delay=2.0)
             for number, (shard, examples) in enumerate(bar):
+                if teacher is not None:
+                    path = folder / "teachers" / f"{number:04d}-{short_digest(settings_of(config))}.npy"
+                    shard = _scored(shard, kept(path, partial(_teacher_logps, teacher, trainer, shard, examples)))
                 torch.manual_seed(seed_from(config.seed, name, number))  # of random selectors and custom functions
                 segments = None
                 if config.rollouts == "chain":  # continuations of its own, so that their noise is not that of ΔV̂
@@ -244,6 +254,20 @@ def _explained(
         except (ValueError, TypeError, FunctionRaised) as error:
             notes.append(f"{name} is left out: {str(error).rstrip('.')}.")
     return explained, notes
+
+
+def _teacher_logps(
+    teacher: Teacher, trainer: CreditTrainer, shard: Shard, examples: list[dict[str, Any]]
+) -> np.ndarray:
+    """Log-probabilities of the responses under a teacher, shape (B, T)."""
+    batch = batch_of(shard.responses, trainer.engine)
+    teacher.score(GenerationBatch(batch, batch.rewards, examples))
+    return batch.data[keys.TEACHER_LOGPS].double().cpu().numpy()
+
+
+def _scored(shard: Shard, logps: np.ndarray) -> Shard:
+    rows = zip(shard.responses, logps.tolist(), strict=True)
+    return replace(shard, responses=[{**r, "teacher_logprobs": row[: len(r["tokens"])]} for r, row in rows])
 
 
 def _segments(trainer: CreditTrainer, config: CreditConfig, shard: Shard, examples: list[dict[str, Any]]) -> np.ndarray:

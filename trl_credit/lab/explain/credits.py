@@ -50,10 +50,10 @@ def explain(
 ) -> Explained:
     """The credit of one algorithm, computed by the functions that training uses.
 
-    HA-DW's belief, and the seed of what statistics of a generation batch draw, are those that the shard's header has of
-    the run's batch; without them the belief is the accuracy of these responses. Other state that a run keeps between
-    batches is in its initial state, and there is no replay. There is no KL term. A random selector draws again, and
-    statistics of a generation batch are those of these responses.
+    The step, HA-DW's belief, and the seed of what statistics of a generation batch draw, are those that the shard's
+    header has of the run's batch; without them the belief is the accuracy of these responses. Other state that a run
+    keeps between batches is in its initial state, and there is no replay. There is no KL term. A random selector draws
+    again, and statistics of a generation batch are those of these responses.
 
     Args:
         shard ([`Shard`]):
@@ -76,7 +76,10 @@ def explain(
     used = algorithm(config)
     if "hidden" in used.needs:
         raise ValueError("it reads hidden states, which responses do not hold")
-    if used.carries_loss and tokens.ref_logp_t is None:
+    if "teacher" in used.needs and tokens.teacher_logp_t is None:
+        what = "it reads a teacher's log-probabilities, which these responses lack"
+        raise ValueError(f"{what}: explain a run that had a teacher and --log_credit, or give teacher_logprobs")
+    if used.carries_loss and config.beta != 0.0 and tokens.ref_logp_t is None:
         note = f"{note}; the policy is used as reference policy".removeprefix("; ")
         tokens = replace(tokens, ref_logp_t=tokens.logp_t.detach())
     seed = shard.header.get("batch_seed")
@@ -144,9 +147,11 @@ def _tokens(
         old_logp_t=old_t,
         ref_logp_t=_column(responses, "ref_logprobs"),
         sampling_logp_t=_column(responses, "inference_logprobs"),
+        teacher_logp_t=_column(responses, "teacher_logprobs", unknown=math.nan),
         entropy_t=torch.zeros_like(old_t) if entropy_t is None else entropy_t,
         advantages=ordered.advantages,
         token_ids=_column(responses, "token_ids", default=0).long(),
+        step=max(0, (shard.header.get("step") or 1) - 1),
         seed=config.seed,
         segment_ids=segment_ids,
         turn_ids=_turns(responses, written_t),
@@ -207,14 +212,17 @@ def groups_of(responses: list[dict[str, Any]]) -> list[list[int]]:
     return list(places.values())
 
 
-def _column(responses: list[dict[str, Any]], name: str, *, default: float | None = None) -> torch.Tensor | None:
-    """A field of all responses, (B, T), float64, padded with 0; `None` if a response lacks it without a default."""
+def _column(
+    responses: list[dict[str, Any]], name: str, *, default: float | None = None, unknown: float = 0.0
+) -> torch.Tensor | None:
+    """A field of all responses, (B, T), float64, padded with 0, `unknown` where null; `None` if a response lacks it
+    without a default."""
     lists = [response.get(name) for response in responses]
     if default is not None:
         lists = [x or [default] * len(response["tokens"]) for x, response in zip(lists, responses, strict=True)]
     if any(x is None for x in lists):
         return None
-    return pad_sequence([_float64(x) for x in lists], batch_first=True).nan_to_num()
+    return pad_sequence([_float64(x) for x in lists], batch_first=True).nan_to_num(unknown)
 
 
 def _float64(values: Iterable[float | None]) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -9,7 +10,7 @@ import torch
 from ...credit.selection import select_high_entropy
 from ...credit.shares import last_tokens, noise_outside
 from .. import tables
-from .credits import Explained
+from .credits import Explained, groups_of, rewards_of
 
 
 _SHARES = ("on the 20 % of highest entropy", "1st quarter", "2nd", "3rd", "4th")
@@ -34,6 +35,27 @@ def markdown_table(explained: Sequence[Explained], *, grpo: Explained | None) ->
     """[`rows_of`] in Markdown, with the notes below."""
     table = tables.markdown_table(COLUMNS, rows_of(explained, grpo=grpo))
     return "\n".join([table, *(f"{one.name}: {one.note}." for one in explained if one.note)]).rstrip()
+
+
+def teacher_note(one: Explained) -> str | None:
+    """Where the teacher of the run differs from the policy that sampled, in two sentences. `None` without a teacher."""
+    responses = one.shard.responses
+    if any(response.get(name) is None for response in responses for name in ("teacher_logprobs", "old_logprobs")):
+        return None
+    rewards, lengths = rewards_of(responses), [len(response["tokens"]) for response in responses]
+    above = torch.zeros_like(rewards)
+    for places in groups_of(responses):
+        above[places] = rewards[places] - rewards[places].nanmean()
+    gap, sign = _flat(one, "teacher_logprobs") - _flat(one, "old_logprobs"), np.repeat(above.sign().numpy(), lengths)
+    is_known = (_flat(one, "loss_mask") == 1) & ~np.isnan(gap)
+    more = [gap[is_known & (sign == side)] > 0 for side in (1, -1)]
+    right, wrong = (f"{x.mean():.0%}" if len(x) else "–" for x in more)
+    parts = np.split(np.where(is_known, gap, 0.0), np.cumsum(lengths)[:-1])
+    of_gap = [{**response, "credit": part} for response, part in zip(responses, parts, strict=True)]
+    top = _shares(replace(one, shard=replace(one.shard, responses=of_gap)))[0]
+    what = f"{top} of |d| lies on the 20 % of tokens with the highest entropy"
+    where = f"{right} of tokens in responses above the mean reward of their group, and at {wrong} below it"
+    return f"Teacher: d = log π of the teacher − log π of the policy that sampled. {what}. d > 0 at {where}."
 
 
 def _flat(one: Explained, column: str) -> np.ndarray:

@@ -9,6 +9,7 @@ from .formulas import Layout, Shape, memory, prompts_on, segment_starts, tree_si
 
 UNSURE = 0.2  # assumed share of tokens below `probability_threshold`
 STEP_TOKENS = 30  # assumed tokens of a step
+OF_POLICY = ("policy", "reference")  # teachers that are no other model
 
 
 @dataclass(frozen=True)
@@ -104,10 +105,12 @@ def make_plan(args: CreditConfig, shape: Shape, layout: Layout, assumed: Assumed
             filled = int(batch["nodes"].mean)
             notes.append(f"trees have {filled:,} nodes for the {rows:,} rows of a batch: the other rows are empty")
             rows = filled
+    scored = row + _added(args, layout, length, notes)
     batch |= {
         "generated tokens": generated,
         "tokens of passes: π_old": row * rows * needs_old(args) + stored,
         "tokens of passes: reference": row * rows * (args.beta != 0.0),
+        "tokens of passes: teacher": scored * rows * (args.teacher is not None),
         "tokens of passes: loss": row * rows * args.num_iterations,
     }
     batches_per_step = args.gradient_accumulation_steps / (args.steps_per_generation * args.num_iterations)
@@ -130,6 +133,18 @@ def needs_old(args: CreditConfig) -> bool:
     if args.behavior_logps == "sampler" and (corrected or not args.is_aligned):
         return False
     return not args.is_aligned or corrected or args.rollouts == "chain"
+
+
+def _added(args: CreditConfig, layout: Layout, length: Range, notes: list[str]) -> Range:
+    """Tokens that a teacher sees besides prompt and response."""
+    if args.teacher not in (None, *OF_POLICY) and layout.teacher == 0:
+        notes.append(f"the size of the teacher {args.teacher} is unknown: its memory is not counted")
+    if args.reads_success:
+        notes.append("every group has right responses, and the teacher sees one with each prompt")
+        return length
+    if args.teacher_prompt is not None:
+        notes.append("the teacher's contexts are as long as the prompts: what teacher_prompt adds is not counted")
+    return Range(0, 0)
 
 
 def _prompt(assumed: Assumed, notes: list[str]) -> Range:

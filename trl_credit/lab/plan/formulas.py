@@ -63,6 +63,8 @@ class Layout:
         checkpointing: Whether gradient checkpointing is on.
         frozen_bytes: Bytes of a frozen weight, if it is quantized.
         offloads: What is in the memory of the CPU: "optimizer", "parameters".
+        copy_bytes: Bytes of a weight in the copy of the policy that is the teacher; 0 without a copy.
+        teacher: Parameters of a teacher that is another model.
     """
 
     processes: int
@@ -74,6 +76,8 @@ class Layout:
     checkpointing: bool = False
     frozen_bytes: float | None = None
     offloads: tuple[str, ...] = ()
+    copy_bytes: int = 0
+    teacher: int = 0
 
     @property
     def has_master(self) -> bool:
@@ -153,6 +157,7 @@ def memory(shape: Shape, layout: Layout, *, tokens: int, scored: int) -> dict[st
     values = 0 if layout.optimizer == "sgd" else 2  # AdamW's two moments
     of_state = 2 if "8bit" in layout.optimizer else values * (4 if layout.has_master else layout.weight_bytes)
     in_layer, of_input = activation_bytes(shape, layout)
+    copied = shape.trained * ("parameters" not in layout.offloads)
     kept = shape.layers * of_input + in_layer if layout.checkpointing else shape.layers * in_layer
     logits = min(scored, HEAD_TOKENS) * min(shape.vocabulary, HEAD_ENTRIES) * compute
     sizes = {
@@ -161,6 +166,8 @@ def memory(shape: Shape, layout: Layout, *, tokens: int, scored: int) -> dict[st
         "optimizer state": (shape.trained * (of_state + 4 * layout.has_master) / by_state)
         * ("optimizer" not in layout.offloads),
         "reference": layout.reference * shape.parameters * held / by_weight,
+        "teacher": (copied * layout.copy_bytes + layout.teacher * held) / by_weight,
+        "policy, while the teacher scores": copied * held * (layout.copy_bytes > 0) / by_weight,
         "buckets of DDP": shape.trained * held * (layout.kind == "ddp"),
         "matrices in 16 bits": layout.casts * (shape.matrix + shape.head) * compute,
         "gathered weights": (by_weight > 1) * compute * (2 * shape.matrix / max(shape.layers, 1) + shape.head),

@@ -1,13 +1,15 @@
 """What the settings of a run say about its plan: how its weights are divided, and what is known of its rows."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ...demo import DEMO, demo_dataset, task_of_model
 from ...settings.arguments import Choices
 from ...support.adapters import adapter_base
-from .estimate import Assumed
+from .estimate import OF_POLICY, Assumed
 from .formulas import Layout
+from .shapes import read_shape
 
 
 _KINDS = {"NO": "none", "MULTI_GPU": "ddp", "MULTI_CPU": "ddp", "FSDP": "fsdp"}
@@ -37,17 +39,32 @@ def layout_of(choices: Choices, launcher: Mapping[str, Any], processes: int) -> 
     loaded = 2 if model.dtype in ("bfloat16", "float16") else 4
     devices = {"optimizer": "offload_optimizer_device", "parameters": "offload_param_device"}
     offloads = {name: deepspeed.get(key, "none") for name, key in devices.items()}
-    return Layout(
+    has_reference = args.beta != 0.0 or args.teacher == "reference"
+    layout = Layout(
         processes=processes,
         kind="none" if processes == 1 and kind == "ddp" else kind,
         weight_bytes=loaded,
         compute_bytes=2 if half or loaded == 2 else 4,
         optimizer=str(getattr(args.optim, "value", args.optim)),
-        reference=args.beta != 0.0 and not model.use_peft and adapter_base(model.model_name_or_path) is None,
+        reference=has_reference and not model.use_peft and adapter_base(model.model_name_or_path) is None,
         checkpointing=args.gradient_checkpointing or bool(fsdp.get("fsdp_activation_checkpointing")),
         frozen_bytes=0.5 if model.load_in_4bit else 1.0 if model.load_in_8bit else None,
         offloads=tuple(name for name, value in offloads.items() if value != "none" or fsdp.get("fsdp_offload_params")),
+        teacher=_parameters_of(args.teacher),
     )
+    if args.teacher_sync_steps is None:
+        return layout
+    return replace(layout, copy_bytes=4 if args.teacher_update_rate < 1.0 else layout.held_bytes)
+
+
+def _parameters_of(teacher: str | None) -> int:
+    """Parameters of a teacher that is another model; 0 without one, or if its configuration is not here."""
+    if teacher in (None, *OF_POLICY):
+        return 0
+    try:
+        return read_shape(teacher).parameters
+    except ValueError:
+        return 0
 
 
 def fill_assumed(assumed: Assumed, choices: Choices) -> Assumed:

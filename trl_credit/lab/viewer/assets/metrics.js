@@ -76,6 +76,12 @@ const METRICS = {
     words: () => "whether a token was more (blue) or less (orange) probable in training than where it was sampled",
     about: "log π of the training model minus log π of the sampling engine.",
   },
+  teacher: {
+    label: "Teacher", unit: "nats", signed: true,
+    of: (row) => both(row, "teacher_logprobs", "old_logprobs", (teacher, old) => teacher - old),
+    words: () => "whether the teacher finds a token more (blue) or less (orange) probable than the policy that sampled it",
+    about: "log π of the teacher in its context minus log π of the policy that sampled. Unknown without a context.",
+  },
   kl_credit: {
     label: "KL credit", unit: "", signed: true, of: (row) => row.column("kl_credit"),
     words: (did) => `how much the KL term alone ${did === "was" ? "pushed" : "would push"} each token's log-probability up (blue) or down (orange)`,
