@@ -7,6 +7,10 @@ from trl_credit import ALGORITHMS
 from trl_credit.support.functions import names_alone
 
 
+RLSD = {"epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.0, "teacher": "policy", "teacher_sync_steps": 20}
+SDPO = {"teacher": "policy", "teacher_sync_steps": 1, "teacher_update_rate": 0.05, "teacher_prompt": "success"}
+
+
 def test_published_settings():
     fipo = {"epsilon_high": 0.28, "future_half_life": 32.0, "future_clip": [1.0, 1.2], "future_ratio_max": 10.0}
     fipo |= {"future_safety_ratio": 10.0, "delta": 10.0, "mask_truncated_completions": False, "steps_per_generation": 8}
@@ -32,6 +36,9 @@ def test_published_settings():
         "spo_chain": chain,
         "spo_tree": tree,
         "vine_ppo": {"rollouts": "chain", "loss_type": "grpo", "segmentation": "steps"},
+        "opd": {"distillation_coef": 1.0, "distillation_outcome": True, "distillation_position": 0.0},
+        "rlsd": {**RLSD, "evidence_share": 0.5, "evidence_clip": 0.2, "evidence_steps": 60},
+        "sdpo": {**SDPO, "distillation_weight": 1.0, "distillation_ratio_max": 2.0},
     }
     differ = set(expected) ^ set(ALGORITHMS)
     assert not differ, f"`expected` and ALGORITHMS differ in {differ}: give here what the paper of each sets"

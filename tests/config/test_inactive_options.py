@@ -51,6 +51,7 @@ S_TRACE, HA_DW = {"algo": "s_trace"}, {"algo": "ha_dw"}
 DULL = {"reward_funcs": half, "per_device_train_batch_size": 24, "max_steps": 5}
 BY_DIFFICULTY = {**DULL, "prompt_sampler": "difficulty", "n_prompts": 24}
 # of each knob a value that is the default of no preset, and settings beside which it acts
+TOLD = {"algo": "opd", "teacher": "policy", "teacher_prompt": "{answer}{prompt}"}
 KNOWN = {
     "trace_lambda": (0.3, S_TRACE),
     "gamma": (0.7, S_TRACE),
@@ -97,6 +98,9 @@ KNOWN = {
     "max_copies": (1, {**DULL, "groups": "replace"}),
     "max_refills": (1, {**DULL, "groups": "refill"}),
     "dull_kl": ("drop", {**DULL, "beta": 0.5}),
+    "teacher_prompt": ("{answer}{prompt}", {"algo": "opd"}),
+    "teacher_sync_steps": (5, {**TOLD, "max_steps": 2}),
+    "teacher_update_rate": (0.5, {**TOLD, "teacher_sync_steps": 1, "max_steps": 2}),
     "prompt_floor": (0.25, BY_DIFFICULTY),
     "retire_above": (0.1, BY_DIFFICULTY),
     "prompt_rates": (__file__, None),  # a file of an earlier run: test_prompt_sampler.py

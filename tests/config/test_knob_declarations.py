@@ -68,7 +68,7 @@ def test_a_preset_keeps_the_declarations_and_may_add_its_own():
 
 def test_the_tables_come_from_the_declarations():
     assert FUNCTION_KNOBS["credit"] == () and FUNCTION_KNOBS["baseline"] == ("group", "optimal")
-    functions = {"credit", "selector", "token_mask", "baseline", "segmentation", "step_splitter"}
+    functions = {"credit", "selector", "token_mask", "baseline", "segmentation", "step_splitter", "teacher_prompt"}
     assert set(FUNCTION_KNOBS) == functions
     assert CHOICES["released_code"] == tuple(RELEASED_CODE)
     known = {f.name for f in dataclasses.fields(CreditConfig)}

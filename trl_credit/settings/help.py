@@ -35,6 +35,7 @@ _OF_CLASS = {
 }
 _HEADINGS = (
     *(RUN, "Model", "Data", "Rewards", "Credit", "Steps and turns", "Groups and prompts", "Segments", "Rollouts"),
+    "Teacher",
     *("Evaluation", "TRL's (GRPOConfig)", "transformers' (TrainingArguments)"),
 )
 _ABOUT = """\
