@@ -276,6 +276,8 @@ def toy_loss(monkeypatch):
         if contract is not None and contract.algorithm.statistics is not None:
             taken = over_processes(contract.algorithm, trainer.args, trainer.processes, batch_of(inputs))
             inputs = {"batch_statistics": taken, **inputs}  # as the trainer's step, which is not run here
+        if contract is not None and "teacher" in contract.algorithm.needs:
+            inputs = {"teacher_per_token_logps": logps.detach() - 0.3, **inputs}
         return trainer.compute_loss(trainer.model, inputs)
 
     return run

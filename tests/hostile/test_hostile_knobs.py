@@ -43,7 +43,8 @@ OUTSIDE = {
     "vllm_gpu_memory_utilization": (0.0, 1.1, INF),
     "difficulty_window log_credit_groups cutpoint_interval num_segments segment_length max_valued_steps "
     "rollouts_per_state rollout_batch_size tree_segment_length replay_iterations replay_cap "
-    "process_reward_best_of max_copies max_refills": COUNTS,
+    "process_reward_best_of max_copies max_refills teacher_sync_steps": COUNTS,
+    "teacher_update_rate": (0.0, 1.1, INF),
     "prompt_floor": (-0.1, 0.26, INF),
     "retire_above step_gamma": SHARES,
     "nonfinite_patience log_credit": (-1, 0.5, 2.5, INF),
@@ -90,7 +91,9 @@ OTHERS = {
     "loss_type": ("dapoo", "GRPO", None, ""),
     "credit": ("", 5, "grpo", ["f.py:g"]),
     **{name: ("no", 0, None) for name, knob in KNOBS.items() if knob.values is FLAG},
-    **{name: ("", "None", "x", None, 0, ["none"]) for name in CHOICES if name != "released_code"},
+    **{name: ("", "None", "x", None, 0, ["none"]) for name in CHOICES.keys() - {"released_code", "teacher_prompt"}},
+    "teacher": ("", 0, ["policy"]),
+    "teacher_prompt": ("", "x", 0, ["none"], "{prompt", "{}", "{prompt.text}", "{prompt!r:>{width}}"),
 }
 WRONG = NUMBERS | {name: [(name, value) for value in values] for name, values in OTHERS.items()}
 
