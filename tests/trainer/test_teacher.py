@@ -221,6 +221,13 @@ def test_a_teacher_that_cannot_score_is_refused_before_the_run(make_trainer, kno
         make_trainer("opd", **knobs)
 
 
+def test_the_longest_row_is_looked_at_before_the_run(make_trainer):
+    rows = [{"prompt": "1+1=", "answer": "2" * (5000 if i == 40 else 1)} for i in range(64)]
+    kwargs = {"train_dataset": Dataset.from_list(rows)}
+    with pytest.raises(ValueError, match=r"train_dataset, row 40: .* gives \d+ tokens, and the teacher has a context"):
+        make_trainer("opd", teacher_prompt=TOLD, trainer_kwargs=kwargs)
+
+
 def test_a_context_that_is_too_long_with_its_response_is_left_out(make_trainer):
     trainer = make_trainer("opd", teacher="policy", teacher_prompt=TOLD)
     trainer.teacher._limit = 12

@@ -79,8 +79,8 @@ class Teacher(TrainerCallback):
         config = trainer.accelerator.unwrap_model(self._model).config.get_text_config()
         self._limit = getattr(config, "max_position_embeddings", None) or math.inf
         self._contexts = Contexts(trainer, engine)
-        for what, _, rows in sets:
-            self._contexts.check(what, rows, limit=self._limit)
+        for first in sets:
+            self._contexts.check(first, limit=self._limit)
 
     # Weights
 

@@ -1,8 +1,11 @@
 """What the teacher of a run sees in place of the prompts."""
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from accelerate.utils import gather_object
+from datasets import Dataset, IterableDataset
 
 from ..config.teacher import TEMPLATE_OF_SUCCESS, template_fields
 from ..credit.difficulty import to_unit_interval
@@ -10,6 +13,7 @@ from ..loss.batch import Batch
 from ..rollouts.sources import GenerationBatch
 from ..runs.resumable import ResumableTrainer
 from ..support.conversation import asked_in
+from .before_run import MOST_ROWS, FirstRows
 from .engine import TrlEngine
 
 
@@ -33,24 +37,23 @@ class Contexts:
         self._template = TEMPLATE_OF_SUCCESS if prompt == "success" else None if self._function else prompt
         self._names = template_fields(self._template) if self._template else []
 
-    def check(self, what: str, rows: list[dict[str, Any]], *, limit: float) -> None:
-        """Makes the contexts of the first rows of a data set, which is `what` in messages. `limit`: tokens of the
-        teacher's context.
+    def check(self, first: FirstRows, *, limit: float) -> None:
+        """Makes the contexts of the first rows of a data set, and of its longest one where a text makes them. `limit`:
+        tokens of the teacher's context.
 
         Raises:
             ValueError: a context cannot be made, is too long, or is the policy's own; or rows have images.
         """
+        what, data, rows = first
         teacher, prompt = self._args.teacher, self._args.teacher_prompt
         if any(row.get(name) is not None for row in rows for name in ("image", "images")):
-            raise ValueError(
-                f"{what}: teacher={teacher!r} scores rows of text, without their images: set teacher=None."
-            )
+            raise ValueError(f"{what}: teacher={teacher!r} scores text, without the images of rows: set it to None.")
         if prompt is None:
             return
         if self._arguments["environment_factory"] is not None:
             fix = "set teacher_prompt=None, and teacher to other weights"
             raise ValueError(f"teacher_prompt={prompt!r} would lack what the environment adds to the prompt: {fix}.")
-        for i, row in enumerate(rows):
+        for i, row in chain(enumerate(rows), self._longest(data)):
             where = f"{what}, row {i}: teacher_prompt={prompt!r}"
             if unknown := [name for name in self._names if name not in {"success", *row}]:
                 fix = f"name one of {', '.join(row)}, or add the column"
@@ -66,6 +69,15 @@ class Contexts:
             if len(ids) >= limit:
                 what = f"{where} gives {len(ids)} tokens, and the teacher has a context of {limit}"
                 raise ValueError(f"{what}: shorten it, or remove the row.")
+
+    def _longest(self, data: Dataset | IterableDataset) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The number and the row with the longest context, in characters."""
+        columns = [name for name in self._names if name != "success"]
+        if columns and isinstance(data, Dataset) and data.format["type"] != "custom":
+            rows = zip(*data.select_columns(columns)[:MOST_ROWS].values(), strict=True)
+            sizes = [sum(len(str(value)) for value in row) for row in rows]
+            longest = max(range(len(sizes)), key=sizes.__getitem__)
+            yield longest, data[longest]
 
     def __call__(self, generation: GenerationBatch) -> list[list[int] | None]:
         """Token ids of the context of each row of this process; `None` without one. Collective if a template reads
@@ -86,9 +98,8 @@ class Contexts:
             context = self._function(dict(row))
             if context is not None and type(context) is not type(prompt):
                 kinds = f"{type(context).__name__}, and the prompt is {type(prompt).__name__}"
-                raise ValueError(
-                    f"teacher_prompt={self._args.teacher_prompt!r} returned {kinds}: return the same kind."
-                )
+                name = f"teacher_prompt={self._args.teacher_prompt!r}"
+                raise ValueError(f"{name} returned {kinds}: return the same kind.")
             return context
         values = {**row, "prompt": asked_in(prompt), "success": success}
         if any(values.get(name) is None for name in self._names):
