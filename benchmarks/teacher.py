@@ -1,7 +1,7 @@
 """Teachers of the embedded tasks, for docs/results/teacher.md.
 
     python benchmarks/teacher.py make FOLDER     # the teachers, ten minutes on one core
-    python benchmarks/teacher.py share FOLDER    # where they differ from the policy, a minute
+    python benchmarks/teacher.py share FOLDER    # where they differ from the policy, a minute: shares.json
 
 `told` has learned, from the warm start's own solutions, what they look like when their last digit is known: it reads
 "8;3+2-1-3:" and expects a solution that ends in 8. `better` is a model of the same family that was taught no wrong
@@ -9,6 +9,7 @@ fact.
 """
 
 import argparse
+import json
 import random
 import re
 from collections import defaultdict
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pages import RESULTS
 from told import told, told_wrong
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 from warm_start import BATCH_SIZE, accuracy, fit, mistaught_facts, work_out
@@ -25,6 +27,7 @@ from trl_credit.credit.teacher import teacher_gap
 from trl_credit.demo import demo_reward, demo_settings
 from trl_credit.demo.task import TASKS, DemoTask, demo_dataset, draw_problem, without_filler
 from trl_credit.loss import keys
+from trl_credit.support.files import write_atomically
 
 
 STEPS = {"told": 1000, "better": 300}
@@ -69,8 +72,10 @@ def digits_of(text: str) -> list[tuple[int, bool]]:
     return [(m.start(4), (int(m[1]) + int(m[2] + m[3])) % 10 == int(m[4])) for m in steps]
 
 
-def share(task: DemoTask, folder: Path) -> None:
-    """Prints where a teacher finds tokens more or less probable than the policy at the start, over 512 responses."""
+def share(task: DemoTask, folder: Path) -> dict[str, dict[str, float]]:
+    """Where teachers find tokens more or less probable than the policy at the start, over 512 responses: shares of
+    |d|, and means of d in nats."""
+    shares = {}
     for kind, context in (("told", told), ("told", told_wrong), ("better", None)):
         settings = demo_settings(OPDConfig, task=task, teacher=str(folder / task.name / kind), teacher_prompt=context)
         settings |= {"output_dir": str(folder / "unused"), "report_to": "none", "per_device_train_batch_size": 512}
@@ -82,19 +87,19 @@ def share(task: DemoTask, folder: Path) -> None:
         trainer.engine.fill_old_logps(batch)
         gap_t = teacher_gap(batch.data[keys.TEACHER_LOGPS], logp_t=batch.old_logp_t, mask_t=batch.mask_t)
         rows: dict[str, list[float]] = defaultdict(list)
-        for gap, ids, right in zip(gap_t, batch.completion_ids, batch.rewards.tolist(), strict=True):
-            places = digits_of(trainer.engine.decode(ids))
-            if not places:
-                continue
-            size = gap.abs()
-            rows["on results"].append(size[[k for k, _ in places]].sum().item() / size.sum().item())
-            rows["on the last result"].append(size[places[-1][0]].item() / size.sum().item())
-            for k, is_right in places[:-1]:
-                rows[f"mean d, {'right' if is_right else 'wrong'} results but the last"].append(gap[k].item())
-            rows[f"mean d, the last result, reward {right:g}"].append(gap[places[-1][0]].item())
-        told_what = "" if context is None else f", {context.__name__}"
-        numbers = {name: f"{np.mean(values):.2f} ({len(values)})" for name, values in sorted(rows.items())}
-        print(f"{task.name}, {kind}{told_what}: {numbers}", flush=True)
+        for gap, ids, reward in zip(gap_t, batch.completion_ids, batch.rewards.tolist(), strict=True):
+            if places := digits_of(trainer.engine.decode(ids)):
+                size, last = gap.abs(), places[-1][0]
+                rows["tokens"].append(len(places) / len(ids))
+                rows["results"].append((size[[k for k, _ in places]].sum() / size.sum()).item())
+                rows["last"].append((size[last] / size.sum()).item())
+                rows["end right" if reward else "end wrong"].append(gap[last].item())
+                for k, is_right in places[:-1]:
+                    rows["step right" if is_right else "step wrong"].append(gap[k].item())
+        name = f"{task.name}/{'better' if context is None else context.__name__}"
+        shares[name] = {key: round(float(np.mean(values)), 3) for key, values in sorted(rows.items())}
+        print(name, shares[name], flush=True)
+    return shares
 
 
 def main() -> None:
@@ -106,12 +111,12 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=[*STEPS])
     args = parser.parse_args()
     torch.set_num_threads(1)
-    for task in args.tasks:
-        if args.what == "share":
-            share(TASKS[task], args.folder)
-            continue
+    for task in args.tasks if args.what == "make" else ():
         for kind in args.kinds:
             make(kind, TASKS[task], args.folder / task / kind)
+    if args.what == "share":
+        shares = {name: row for task in args.tasks for name, row in share(TASKS[task], args.folder).items()}
+        write_atomically(RESULTS / "teacher" / "shares.json", json.dumps(shares, indent=1) + "\n")
 
 
 if __name__ == "__main__":
