@@ -16,7 +16,7 @@ from .bed import SETTINGS
 from .expected import Cell, cells
 from .figures import draw_figures
 from .progress import COMPARED, SITUATIONS, TAUGHT
-from .store import CROSSING, read
+from .store import CROSSING, TAUGHT_IN, TAUGHT_SITUATIONS, read
 from .teachers import TEACHERS
 
 
@@ -166,12 +166,14 @@ def _agreement(results: Mapping[str, Any]) -> str:
 
 def _taught(results: Mapping[str, Any], *, tuned: bool = True, key: str = "area") -> str:
     """Differences from GRPO of credit from each teacher."""
-    by_setting = {setting: verdicts(results, setting, tuned=tuned, key=key, taught=True) for setting in SETTINGS}
+    columns = {setting: verdicts(results, setting, tuned=tuned, key=key, taught=True) for setting in TAUGHT_IN}
+    if key == "area":
+        columns["F, hard prompts"] = verdicts(results, "F", tuned=tuned, key="hard", taught=True)
     rows = [
-        [_taught_label(name), *(cell(by_setting[setting][name], tuned=tuned) for setting in SETTINGS)]
-        for name in by_setting["A"]
+        [_taught_label(name), *(cell(column[name], tuned=tuned) for column in columns.values())]
+        for name in columns["F"]
     ]
-    return table(["area minus GRPO's", *SETTINGS], rows)
+    return table(["area minus GRPO's", *columns], rows)
 
 
 def _taught_label(name: str) -> str:
@@ -183,20 +185,23 @@ def _taught_rates(results: Mapping[str, Any]) -> str:
     rows = []
     for name, algorithm in ALGORITHMS.items():
         if algorithm.teacher is not None:
-            best = (best_rate(results, f"{setting}/{name}") for setting in SETTINGS)
+            best = (best_rate(results, f"{setting}/{name}") for setting in TAUGHT_IN)
             rows.append([_taught_label(name), *(_rate(results["rates"], i) for i in best)])
-    return table(["best rate", *SETTINGS], rows)
+    return table(["best rate", *TAUGHT_IN], rows)
 
 
 def _taught_progress(results: Mapping[str, Any]) -> str:
-    by_situation = {name: results["units"][f"progress_taught/{name}"] for name in SITUATIONS}
-    rows = [[_taught_label(name), *(f"{np.mean(one[name]):.2f}" for one in by_situation.values())] for name in TAUGHT]
+    by_situation = {name: results["units"][f"progress_taught/{name}"] for name in TAUGHT_SITUATIONS}
+    rows = [
+        [_taught_label(name), *(f"{np.mean(one[name]):.2f}".replace("-", "−") for one in by_situation.values())]
+        for name in TAUGHT
+    ]
     return table(["progress per update, divided by GRPO's", *by_situation], rows)
 
 
 def _style(results: Mapping[str, Any]) -> str:
     """The forks' share of |d| at the start, and what tuned runs do to the action that the style favours."""
-    starts = [results["units"][f"taught/{setting}"] for setting in SETTINGS]
+    starts = [results["units"][f"taught/{setting}"] for setting in TAUGHT_IN]
     rows = [
         [
             "share of \\|d\\| on forks, told the answer, with a style",
@@ -206,7 +211,7 @@ def _style(results: Mapping[str, Any]) -> str:
     rows.append(["its action at filler: probability at the start", *(f"{np.mean(one['style']):.3f}" for one in starts)])
     for name, algorithm in ALGORITHMS.items():
         if name == "grpo" or algorithm.teacher is TEACHERS["style"]:
-            units = [f"{setting}/{name}" for setting in SETTINGS]
+            units = [f"{setting}/{name}" for setting in TAUGHT_IN]
             ends = (scores(results, unit, "style")[1][best_rate(results, unit)].mean() for unit in units)
             rows.append([f"after {algorithm.label}", *(f"{end:.3f}" for end in ends)])
-    return table(["teacher with a style", *SETTINGS], rows)
+    return table(["teacher with a style", *TAUGHT_IN], rows)
