@@ -1,6 +1,6 @@
 """The bed whose answer is known: forks in filler, where the expected reward of a policy is exact.
 
-python benchmarks/forks.py run [--jobs 2]    # runs what docs/results/forks/results.json lacks, half an hour on a core
+python benchmarks/forks.py run [--jobs 2]    # runs what docs/results/forks/results.json lacks, an hour on a core
 python benchmarks/forks.py check C/s_trace   # a line of the page anew, half a minute
 python benchmarks/forks.py tables            # the tables and figures of docs/results/forks.md from that file
 """

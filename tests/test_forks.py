@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -11,6 +12,7 @@ from fork_bed.batch import Batch, draw, sample
 from fork_bed.bed import Bed, G, K, P, Setting, V, make_bed
 from fork_bed.expected import cells
 from fork_bed.store import read
+from fork_bed.teachers import with_teacher
 from fork_bed.training import batch_gradient
 from forks import STORE
 
@@ -57,7 +59,7 @@ def test_the_gradient_of_a_batch_is_that_of_autograd() -> None:
     bed, weights, batch = moved()
     algorithm = ALGORITHMS["s_trace"]
     advantages, kept = Advantages(algorithm, SMALL, runs=2)(batch), kept_tokens(algorithm, SMALL, batch)
-    gradient = batch_gradient(algorithm, bed, batch, weights, advantages, kept)
+    gradient = batch_gradient(algorithm, bed, batch, bed.log_probs(weights), advantages, kept)
     credit = credit_of("s_trace")
     weights = weights.clone().requires_grad_()
     logp = bed.log_probs(weights).unsqueeze(2).expand(-1, -1, G, -1, -1).gather(-1, batch.actions[..., None])
@@ -127,6 +129,31 @@ def test_segment_credit_is_the_rise_of_the_rollouts_value(name: str) -> None:
             expected[row, begin:stop] = end - float(batch.rollout_t[row, begin])
         expected[row] *= kept / kept.sum().clamp(min=1)
     torch.testing.assert_close(credit_of(name), expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", [name for name, algorithm in ALGORITHMS.items() if algorithm.teacher is not None])
+def test_credit_from_a_teacher_is_that_of_its_definition(name: str) -> None:
+    """d by raised logits and the formulas of RLSD and OPD by hand, in batch 30 of a run."""
+    bed, weights, batch = moved()
+    algorithm, log_probs = ALGORITHMS[name], bed.log_probs(weights)
+    batch = replace(with_teacher(algorithm.teacher, bed, log_probs, batch), step=30)
+    advantages = Advantages(algorithm, SMALL, runs=2)(batch)
+    options = {"kept_t": torch.ones_like(batch.old_logp_t), "assign": algorithm.assign}
+    credit = token_gradient(algorithm.config, batch, logp_t=batch.old_logp_t, advantages=advantages, **options)
+    forks, probs, other = SMALL.forks.tolist(), log_probs.exp(), bed.other
+    for *row, t in itertools.product(*map(range, batch.actions.shape)):
+        at, action, a = (row[0], row[1], t), int(batch.actions[*row, t]), float(advantages.view(2, P, G)[*row])
+        raised = [float("style" in name and x == int(other[at])) for x in range(V)]
+        if t in forks:
+            told = other[at] if "wrong" in name else bed.right[row[0], row[1], forks.index(t)]
+            raised = [3.0 * (x == int(told)) for x in range(V)]
+        d = raised[action] - math.log(sum(float(probs[at][x]) * math.exp(raised[x]) for x in range(V)))
+        if name.startswith("rlsd"):
+            share, clip = (1.0, 0.9) if "wide" in name else (0.25 if "60" in name else 0.5, 0.2)
+            a *= 1 - share + share * min(max(math.exp(math.copysign(1.0, a) * d), 1 - clip), 1 + clip)
+        else:
+            a = a * ("alone" not in name) + (0.1 if "tenth" in name else 1.0) * d
+        assert float(credit.view_as(batch.actions)[*row, t]) == pytest.approx(a / SMALL.length, abs=1e-7)
 
 
 def test_another_implementation_finds_the_same() -> None:

@@ -12,12 +12,15 @@ from trl_credit.credit.advantages import group_advantage
 from trl_credit.credit.difficulty import DifficultyBelief, batch_accuracy, difficulty_weight, group_accuracy
 from trl_credit.credit.segments import cutpoint_boundaries, segment_advantages
 from trl_credit.credit.selection import probability_mask, select_high_entropy
-from trl_credit.credit.tokens import Tokens
+from trl_credit.credit.tokens import Credit, Tokens
 from trl_credit.credit.weights import sequence_log_weight
 from trl_credit.loss.assignment import assign_credit
+from trl_credit.presets.opd import OPD
+from trl_credit.presets.rlsd import RLSD
 
 from .batch import Batch
 from .bed import G, P, Setting
+from .teachers import TEACHERS, Teacher
 
 
 UNIT = (0.0, 1.0)
@@ -37,6 +40,8 @@ class Algorithm:
         reference: Whether the selector reads the entropy of the policy that training began with.
         weighs_difficulty: HA-DW.
         updates: Updates per batch.
+        teacher: The teacher, or `None`.
+        assign: Credit from the configuration and the tokens, as a preset's object has it.
     """
 
     label: str
@@ -47,6 +52,8 @@ class Algorithm:
     reference: bool = False
     weighs_difficulty: bool = False
     updates: int = 1
+    teacher: Teacher | None = None
+    assign: Callable[[CreditConfig, Tokens], Credit] = assign_credit
 
     @property
     def config(self) -> CreditConfig:
@@ -64,6 +71,14 @@ _S_TRACE = _TRACE | {"selector": "entropy"}
 _LAMBDA = {"importance": "lambda_trace", "trace_lambda": 0.99}
 _FLOOR = {"advantage_floor": -0.1}
 _SPO = {"scale_rewards": "none"}
+_TAUGHT = {
+    "rlsd": ("RLSD", RLSD(evidence_steps=None)),
+    "rlsd_60": ("RLSD, μ falls to 0", RLSD()),
+    "rlsd_wide": ("RLSD, μ = 1, ε = 0.9", RLSD(evidence_share=1.0, evidence_clip=0.9, evidence_steps=None)),
+    "opd": ("OPD, c = 1", OPD()),
+    "opd_tenth": ("OPD, c = 0.1", OPD(distillation_coef=0.1)),
+    "opd_alone": ("OPD without outcome", OPD(distillation_outcome=False)),
+}
 
 ALGORITHMS = {
     "grpo": Algorithm("GRPO"),
@@ -89,6 +104,10 @@ ALGORITHMS = {
     "gspo_wide_4": Algorithm("GSPO with ε = 0.2, 4 updates", {"importance": "sequence"}, updates=4),
     "lambda_4": Algorithm("GRPO-λ, trace alone, 4 updates", _LAMBDA, updates=4),
     "s_trace_4": Algorithm("S-trace, 4 updates", _S_TRACE, updates=4),
+} | {
+    f"{name}_{about}": Algorithm(label, teacher=teacher, assign=preset.credit)
+    for about, teacher in TEACHERS.items()
+    for name, (label, preset) in _TAUGHT.items()
 }
 
 
@@ -156,11 +175,17 @@ def selector(algorithm: Algorithm, initial_entropy_t: torch.Tensor, uniform_t: t
 
 
 def token_gradient(
-    config: CreditConfig, batch: Batch, *, logp_t: torch.Tensor, advantages: torch.Tensor, kept_t: torch.Tensor
+    config: CreditConfig,
+    batch: Batch,
+    *,
+    logp_t: torch.Tensor,
+    advantages: torch.Tensor,
+    kept_t: torch.Tensor,
+    assign: Callable[[CreditConfig, Tokens], Credit] = assign_credit,
 ) -> torch.Tensor:
     """Gradient of min(ρA, clip(ρ)A)·M, divided by the response's normaliser, with respect to each ℓ_k, shape (rows, T).
 
-    ρ = exp(W) with W of `assign_credit`. The normaliser is the number of the tokens that SPO's mask keeps, else T.
+    ρ = exp(W) with W and A of `assign`. The normaliser is the number of the tokens that SPO's mask keeps, else T.
     """
     logp_t = logp_t.detach().requires_grad_()
     ones = torch.ones_like(logp_t)
@@ -174,9 +199,11 @@ def token_gradient(
         segment_ids=zeros,
         turn_ids=zeros,
         policy_mask_t=kept_t,
+        teacher_logp_t=batch.teacher_logp_t,
+        step=batch.step,
         mask_t=ones,
     )
-    credit = assign_credit(config, tokens)
+    credit = assign(config, tokens)
     log_weight = credit.log_weight
     if log_weight is None:
         log_weight = logp_t - batch.old_logp_t

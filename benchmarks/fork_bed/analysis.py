@@ -20,7 +20,8 @@ class Verdict(NamedTuple):
     Attributes:
         test: The paired t test over the verdict's seeds.
         rate: Learning rate of the algorithm.
-        holm: p, corrected for all algorithms of the same setting and the same number of updates per batch.
+        holm: p, corrected for all algorithms of the same setting and the same number of updates per batch, those with a
+            teacher by themselves.
     """
 
     test: TTest
@@ -35,24 +36,34 @@ def scores(results: Mapping[str, Any], unit: str, key: str = "area") -> tuple[np
     return table[:, count:], table[:, :count]
 
 
-def best_rate(results: Mapping[str, Any], unit: str) -> int:
-    """Index of the rate with the largest mean area on the tuning seeds."""
-    return int(scores(results, unit)[0].mean(1).argmax())
+def best_rate(results: Mapping[str, Any], unit: str, key: str = "area") -> int:
+    """Index of the rate with the largest mean area, or other score, on the tuning seeds."""
+    return int(scores(results, unit, key)[0].mean(1).argmax())
 
 
 def verdicts(
-    results: Mapping[str, Any], setting: str, *, updates: int = 1, tuned: bool = True, key: str = "area"
+    results: Mapping[str, Any],
+    setting: str,
+    *,
+    updates: int = 1,
+    tuned: bool = True,
+    key: str = "area",
+    taught: bool = False,
 ) -> dict[str, Verdict]:
-    """Every algorithm of a setting with that many updates per batch, but the baseline.
+    """Every algorithm of a setting with that many updates per batch, with a teacher or without, but the baseline.
 
-    Both have their best rate on the tuning seeds, or both the smallest.
+    Both have their best rate on the tuning seeds, or both the smallest. "equal" is the area of the updates that cost as
+    many forward passes as all those of the baseline, whose area it is compared with.
     """
+    plain, tuned_by = ("area", "equal") if key == "equal" else (key, "area")
     tests = {}
     for name, algorithm in ALGORITHMS.items():
         unit, baseline = f"{setting}/{name}", f"{setting}/{BASELINE[name]}"
-        if unit in results["units"] and algorithm.updates == updates and name != BASELINE[name]:
-            rate, other = (best_rate(results, unit), best_rate(results, baseline)) if tuned else (UNTUNED, UNTUNED)
-            difference = scores(results, unit, key)[1][rate] - scores(results, baseline, key)[1][other]
+        is_of_family = algorithm.updates == updates and (algorithm.teacher is not None) == taught
+        if unit in results["units"] and is_of_family and name != BASELINE[name]:
+            best = best_rate(results, unit, tuned_by), best_rate(results, baseline)
+            rate, other = best if tuned else (UNTUNED, UNTUNED)
+            difference = scores(results, unit, key)[1][rate] - scores(results, baseline, plain)[1][other]
             tests[name] = paired_t(difference), results["rates"][rate]
     corrected = holm([1.0 if test.p is None else test.p for test, _ in tests.values()])
     return {name: Verdict(test, rate, p) for (name, (test, rate)), p in zip(tests.items(), corrected, strict=True)}

@@ -18,6 +18,8 @@ class Batch:
         entropy_t: Shape (rows, T), nats.
         value_t: Exact value of the state before each token, shape (rows, T).
         rollout_t: Value of the same states by 9 rollouts, shape (rows, T).
+        teacher_logp_t: log πᵀ of the actions, shape (rows, T), nats, or `None` without a teacher.
+        step: Batches before this one.
     """
 
     actions: torch.Tensor
@@ -26,6 +28,8 @@ class Batch:
     entropy_t: torch.Tensor
     value_t: torch.Tensor
     rollout_t: torch.Tensor | None
+    teacher_logp_t: torch.Tensor | None = None
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,10 @@ def draw(generators: list[torch.Generator], *, copies: int, length: int, rollout
         # always drawn in full, so that algorithms with and without rollouts see the same responses
         numbers = torch.rand(2 + 9, P * G, length, generator=generator, dtype=torch.float32).double()
         rows.append(numbers)
-    numbers = torch.stack(rows, 1).repeat(1, copies, 1, 1)  # (11, runs, rows of a run, T), rates outermost
+    # (2 + rollouts, runs, rows of a run, T), rates outermost
+    numbers = torch.stack(rows, 1)[: 2 + rollouts].repeat(1, copies, 1, 1)
     runs = numbers.size(1)
-    values = numbers[2 : 2 + rollouts].flatten(1, 2) if rollouts else None
+    values = numbers[2:].flatten(1, 2) if rollouts else None
     return Draws(numbers[0].view(runs, P, G, length), values, numbers[1].flatten(0, 1))
 
 
@@ -61,13 +66,22 @@ def sample(bed: Bed, log_probs: torch.Tensor, draws: Draws) -> Batch:
     probs = log_probs.exp()
     reached = probs.cumsum(-1)[..., :-1].unsqueeze(2)  # the last action needs no bound
     actions = (draws.actions[..., None] > reached).sum(-1)
-    logp = log_probs.unsqueeze(2).expand(-1, -1, G, -1, -1).gather(-1, actions[..., None])[..., 0]
-    entropy = -(probs * log_probs).sum(-1).unsqueeze(2).expand_as(logp)
+    logp_t = chosen(log_probs, actions)
+    entropy = -(probs * log_probs).sum(-1).unsqueeze(2).expand_as(actions)
     is_right = actions[..., bed.setting.forks] == bed.right.unsqueeze(2)
     value = prefix_values(bed, log_probs, is_right).flatten(0, 2)
     rolled = None if draws.rollouts is None else (draws.rollouts < value).double().mean(0)
     rewards = is_right.all(-1).double().flatten()
-    return Batch(actions, rewards, logp.flatten(0, 2), entropy.flatten(0, 2), value, rolled)
+    return Batch(actions, rewards, logp_t, entropy.flatten(0, 2), value, rolled)
+
+
+def chosen(log_probs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    """Of all actions' log-probabilities those of the actions taken.
+
+    Shapes (runs, P, T, V), (runs, P, G, T) → (rows, T).
+    """
+    each = log_probs.unsqueeze(2).expand(-1, -1, G, -1, -1)
+    return each.gather(-1, actions[..., None])[..., 0].flatten(0, 2)
 
 
 def prefix_values(bed: Bed, log_probs: torch.Tensor, is_right: torch.Tensor) -> torch.Tensor:

@@ -69,12 +69,14 @@ class Bed:
         features: φ, shape (runs, P, T, D).
         bias: b, shape (runs, P, T, V).
         right: The right action at each fork, int64, shape (runs, P, K).
+        other: An action that is neither the usual nor the right one, int64, shape (runs, P, T); only teachers know it.
     """
 
     setting: Setting
     features: torch.Tensor
     bias: torch.Tensor
     right: torch.Tensor
+    other: torch.Tensor
 
     @property
     def runs(self) -> int:
@@ -112,7 +114,7 @@ def make_bed(setting: Setting, seeds: list[int]) -> Bed:
     return Bed(setting, *(torch.stack(parts) for parts in zip(*beds, strict=True)))
 
 
-def _draw(setting: Setting, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _draw(setting: Setting, generator: torch.Generator) -> tuple[torch.Tensor, ...]:
     length, double = setting.length, torch.float64
     features = torch.randn(P, length, D, generator=generator, dtype=double)
     features /= features.norm(dim=-1, keepdim=True)
@@ -123,7 +125,8 @@ def _draw(setting: Setting, generator: torch.Generator) -> tuple[torch.Tensor, t
     lead = torch.where(loose, 0.0, _lead(torch.tensor(setting.sure, dtype=double)) + noise)
     lead[:, setting.forks] = _lead(torch.tensor(setting.right, dtype=double))[:, None].expand(-1, K)
     bias = torch.nn.functional.one_hot(favoured, V) * lead[..., None]
-    return features, bias, favoured[:, setting.forks]
+    other = (favoured + torch.randint(1, V, (P, length), generator=generator)) % V
+    return features, bias, favoured[:, setting.forks], other
 
 
 def _lead(probability: torch.Tensor) -> torch.Tensor:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .algorithms import ALGORITHMS
 from .analysis import BASELINE, verdicts
 from .store import read, run_unit, units
 
@@ -25,10 +26,9 @@ def check(path: Path, unit: str | None) -> None:
         worst = max(worst, float(np.abs(np.subtract(anew["area"], results["units"][name]["area"])).max()))
         results["units"][name] = anew
     print(f"largest difference of an area from the file: {worst:.5f}")
+    family = {"updates": ALGORITHMS[algorithm].updates, "taught": ALGORITHMS[algorithm].teacher is not None}
     for tuned in (True, False):
-        verdict = verdicts(results, setting, updates=1 if BASELINE[algorithm] == "grpo" else 4, tuned=tuned).get(
-            algorithm
-        )
+        verdict = verdicts(results, setting, tuned=tuned, **family).get(algorithm)
         if verdict:
             test = verdict.test
             words = (

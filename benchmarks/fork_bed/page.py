@@ -15,8 +15,9 @@ from .analysis import UNTUNED, Verdict, baseline_area, best_rate, scores, verdic
 from .bed import SETTINGS
 from .expected import Cell, cells
 from .figures import draw_figures
-from .progress import COMPARED, SITUATIONS
-from .store import CROSSING, read
+from .progress import COMPARED, SITUATIONS, TAUGHT
+from .store import CROSSING, TAUGHT_IN, TAUGHT_SITUATIONS, read
+from .teachers import TEACHERS
 
 
 PAGE = RESULTS / "forks.md"
@@ -42,6 +43,12 @@ def tables(results: Mapping[str, Any]) -> dict[str, str]:
         "hard": _hard(results),
         "reuse": _reuse(results),
         "agreement": _agreement(results),
+        "teachers": _taught(results),
+        "teachers_equal": _taught(results, key="equal"),
+        "teachers_untuned": _taught(results, tuned=False),
+        "teachers_rates": _taught_rates(results),
+        "teachers_progress": _taught_progress(results),
+        "teachers_style": _style(results),
     }
 
 
@@ -81,12 +88,14 @@ def _differences(results: Mapping[str, Any], *, tuned: bool) -> str:
 def _rates(results: Mapping[str, Any]) -> str:
     rates, rows = results["rates"], []
     for name, algorithm in ALGORITHMS.items():
-        if algorithm.updates == 1:
+        if algorithm.updates == 1 and algorithm.teacher is None:
             best = [best_rate(results, f"{setting}/{name}") for setting in SETTINGS]
-            rows.append(
-                [algorithm.label, *(f"{rates[i]}{' (edge)' if i in (0, len(rates) - 1) else ''}" for i in best)]
-            )
+            rows.append([algorithm.label, *(_rate(rates, i) for i in best)])
     return table(["best rate", *SETTINGS], rows)
+
+
+def _rate(rates: list[float], index: int) -> str:
+    return f"{rates[index]}{' (edge)' if index in (0, len(rates) - 1) else ''}"
 
 
 def crossing_table(results: Mapping[str, Any]) -> str:
@@ -153,3 +162,56 @@ def _agreement(results: Mapping[str, Any]) -> str:
         numbers = (f"{signed(value)} ± {half:.3f}" for value, half in (far.theirs, far.ours))
         rows.append([name, f"{sum(one.agrees for one in group)} of {len(group)}", far.setting, *numbers])
     return table(["", "cells that agree", "farthest in", "the other's", "this one's"], rows)
+
+
+def _taught(results: Mapping[str, Any], *, tuned: bool = True, key: str = "area") -> str:
+    """Differences from GRPO of credit from each teacher."""
+    columns = {setting: verdicts(results, setting, tuned=tuned, key=key, taught=True) for setting in TAUGHT_IN}
+    if key == "area":
+        columns["F, hard prompts"] = verdicts(results, "F", tuned=tuned, key="hard", taught=True)
+    rows = [
+        [_taught_label(name), *(cell(column[name], tuned=tuned) for column in columns.values())]
+        for name in columns["F"]
+    ]
+    return table(["area minus GRPO's", *columns], rows)
+
+
+def _taught_label(name: str) -> str:
+    algorithm = ALGORITHMS[name]
+    return f"{algorithm.label}; {algorithm.teacher.label}"
+
+
+def _taught_rates(results: Mapping[str, Any]) -> str:
+    rows = []
+    for name, algorithm in ALGORITHMS.items():
+        if algorithm.teacher is not None:
+            best = (best_rate(results, f"{setting}/{name}") for setting in TAUGHT_IN)
+            rows.append([_taught_label(name), *(_rate(results["rates"], i) for i in best)])
+    return table(["best rate", *TAUGHT_IN], rows)
+
+
+def _taught_progress(results: Mapping[str, Any]) -> str:
+    by_situation = {name: results["units"][f"progress_taught/{name}"] for name in TAUGHT_SITUATIONS}
+    rows = [
+        [_taught_label(name), *(f"{np.mean(one[name]):.2f}".replace("-", "−") for one in by_situation.values())]
+        for name in TAUGHT
+    ]
+    return table(["progress per update, divided by GRPO's", *by_situation], rows)
+
+
+def _style(results: Mapping[str, Any]) -> str:
+    """The forks' share of |d| at the start, and what tuned runs do to the action that the style favours."""
+    starts = [results["units"][f"taught/{setting}"] for setting in TAUGHT_IN]
+    rows = [
+        [
+            "share of \\|d\\| on forks, told the answer, with a style",
+            *(f"{np.mean(one['forks']['style']):.2f}" for one in starts),
+        ]
+    ]
+    rows.append(["its action at filler: probability at the start", *(f"{np.mean(one['style']):.3f}" for one in starts)])
+    for name, algorithm in ALGORITHMS.items():
+        if name == "grpo" or algorithm.teacher is TEACHERS["style"]:
+            units = [f"{setting}/{name}" for setting in TAUGHT_IN]
+            ends = (scores(results, unit, "style")[1][best_rate(results, unit)].mean() for unit in units)
+            rows.append([f"after {algorithm.label}", *(f"{end:.3f}" for end in ends)])
+    return table(["teacher with a style", *TAUGHT_IN], rows)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -11,6 +12,7 @@ from trl_credit.credit.selection import select_high_entropy
 from .algorithms import ALGORITHMS, Advantages, kept_tokens, selector, token_gradient
 from .batch import Batch, draw, sample
 from .bed import SETTINGS, Bed, Setting, V, make_bed
+from .teachers import TEACHERS, share_on_forks, style_share, with_teacher
 from .training import ROLLOUTS, batch_gradient
 
 
@@ -21,6 +23,8 @@ SITUATIONS = {
     "E": SETTINGS["E"],
 }
 COMPARED = ("s_trace", "p_trace", "lambda", "top_20", "vine_ppo", "spo_chain", "oracle")
+# μ has not fallen at the start, so "rlsd_60" is "rlsd"
+TAUGHT = tuple(name for name, one in ALGORITHMS.items() if one.teacher is not None and "rlsd_60" not in name)
 
 
 def noise_share(bed: Bed) -> torch.Tensor:
@@ -47,28 +51,38 @@ def _noise(bed: Bed) -> torch.Tensor:
     return 1 - _initial(bed).exp().square().sum(-1)
 
 
-def relative_progress(setting: Setting, *, seeds: list[int], batches: int) -> dict[str, list[float]]:
+def forks_and_style(bed: Bed) -> dict[str, Any]:
+    """The forks' share of |d| of each teacher, and the mean probability of the unusual action, at the start, by run."""
+    log_probs = _initial(bed)
+    shares = {about: share_on_forks(teacher, bed, log_probs) for about, teacher in TEACHERS.items()}
+    return {"forks": shares, "style": style_share(bed, log_probs)}
+
+
+def relative_progress(
+    setting: Setting, *, seeds: list[int], batches: int, names: tuple[str, ...] = COMPARED
+) -> dict[str, list[float]]:
     """(E⟨∇J, u⟩)² / E|u|² of the update direction u at the start, over that of GRPO, for each algorithm and seed.
+
+    It is negative where E⟨∇J, u⟩ is.
 
     To second order this is the largest rise of J by one step along u, if the curvature is the same in all directions.
     """
     bed = make_bed(setting, seeds)
-    weights = torch.zeros(bed.runs, bed.features.size(-1), V, dtype=torch.float64)
-    log_probs = bed.log_probs(weights)
+    log_probs = _initial(bed)
     ascent = bed.solve_rate_gradient(log_probs)
-    names = ("grpo", *COMPARED)
-    along = {name: torch.zeros(bed.runs, dtype=torch.float64) for name in names}
-    power = {name: torch.zeros(bed.runs, dtype=torch.float64) for name in names}
+    along = {name: torch.zeros(bed.runs, dtype=torch.float64) for name in ("grpo", *names)}
+    power = {name: torch.zeros(bed.runs, dtype=torch.float64) for name in along}
     for batch, uniform_t in _batches(bed, log_probs, seeds, batches):
-        for name in names:
+        for name in along:
             algorithm = ALGORITHMS[name]
             advantages = Advantages(algorithm, setting, runs=bed.runs)(batch)
             kept_t, own = kept_tokens(algorithm, setting, batch), selector(algorithm, batch.entropy_t, uniform_t)
-            gradient = batch_gradient(algorithm, bed, batch, weights, advantages, kept_t, own)
+            scored = with_teacher(algorithm.teacher, bed, log_probs, batch)
+            gradient = batch_gradient(algorithm, bed, scored, log_probs, advantages, kept_t, own)
             along[name] += (gradient * ascent).sum((1, 2))
             power[name] += gradient.square().sum((1, 2))
-    value = {name: along[name].square() / power[name] for name in names}
-    return {name: (value[name] / value["grpo"]).tolist() for name in COMPARED}
+    value = {name: along[name] * along[name].abs() / power[name] for name in along}
+    return {name: (value[name] / value["grpo"]).tolist() for name in names}
 
 
 def _batches(bed: Bed, log_probs: torch.Tensor, seeds: list[int], count: int) -> Iterator[tuple[Batch, torch.Tensor]]:

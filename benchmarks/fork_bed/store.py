@@ -11,13 +11,14 @@ from trl_credit.support.files import write_atomically
 
 from .algorithms import ALGORITHMS
 from .bed import SETTINGS, P, make_bed
-from .progress import SITUATIONS, decision_credit, logged_share, noise_share, relative_progress
+from .progress import SITUATIONS, TAUGHT, decision_credit, forks_and_style, logged_share, noise_share, relative_progress
 from .training import RATES, UPDATES, train
 
 
 VERDICT, TUNING = tuple(range(12)), tuple(range(100, 106))
 CROSSING = (100, 200, 450)
 _OFF_POLICY = ("B", "C")
+TAUGHT_IN, TAUGHT_SITUATIONS = ("B", "C", "E", "F"), ("C", "E")
 
 
 def units() -> list[str]:
@@ -25,10 +26,13 @@ def units() -> list[str]:
     names = []
     for setting in SETTINGS:
         for name, algorithm in ALGORITHMS.items():
-            if algorithm.updates == 1 or setting in _OFF_POLICY:
+            where = SETTINGS if algorithm.updates == 1 else _OFF_POLICY
+            if setting in (where if algorithm.teacher is None else TAUGHT_IN):
                 names.append(f"{setting}/{name}")
     names += [f"crossing/{name}" for name in ("grpo", "s_trace", "reference", "vine_ppo")]
-    return names + [f"progress/{name}" for name in SITUATIONS] + [f"bed/{name}" for name in SETTINGS]
+    names += [f"progress/{name}" for name in SITUATIONS] + [f"bed/{name}" for name in SETTINGS]
+    names += [f"progress_taught/{name}" for name in TAUGHT_SITUATIONS]
+    return names + [f"taught/{name}" for name in TAUGHT_IN]
 
 
 def run_unit(name: str) -> dict[str, Any]:
@@ -38,6 +42,10 @@ def run_unit(name: str) -> dict[str, Any]:
     seeds = [*VERDICT, *TUNING]
     if kind == "progress":
         return _rounded(relative_progress(SITUATIONS[what], seeds=list(VERDICT), batches=400))
+    if kind == "progress_taught":
+        return _rounded(relative_progress(SITUATIONS[what], names=TAUGHT, seeds=list(VERDICT), batches=400))
+    if kind == "taught":
+        return _rounded(forks_and_style(make_bed(SETTINGS[what], list(VERDICT))))
     if kind == "bed":
         bed = make_bed(SETTINGS[what], list(VERDICT))
         decisions = decision_credit(SETTINGS[what], seeds=list(VERDICT))
@@ -49,6 +57,9 @@ def run_unit(name: str) -> dict[str, Any]:
     trained = train(ALGORITHMS[what], SETTINGS[kind], rates=RATES, seeds=seeds)
     solved, result = trained["solved"], {"tokens": trained["tokens"]}
     result["area"], result["end"] = solved.mean(0), solved[-UPDATES // 10 :].mean(0)
+    if what == "grpo" or ALGORITHMS[what].teacher is not None:
+        # a teacher's pass adds one to GRPO's three (forward, and twice that backward)
+        result |= {"equal": solved[: UPDATES * 3 // 4].mean(0), "style": trained["style"]}
     if kind == "F":
         result["hard"] = trained["by_prompt"][..., : P // 2].mean(-1)
     return _rounded(result)

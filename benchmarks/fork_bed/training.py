@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import torch
 
 from .algorithms import Advantages, Algorithm, boundaries, kept_tokens, selector, token_gradient
-from .batch import Batch, draw, sample
+from .batch import Batch, chosen, draw, sample
 from .bed import Bed, G, P, Setting, V, make_bed
+from .teachers import style_share, with_teacher
 
 
 RATES = (0.02, 0.08, 0.16, 0.32, 0.64, 1.28)
@@ -40,7 +42,8 @@ def train(
 
     Returns:
         `dict`: `solved`, J after each update, shape (updates, rates, seeds); `by_prompt`, the mean of it over updates
-        for each prompt, shape (rates, seeds, P); `tokens`, generated tokens per update over those of the responses,
+        for each prompt, shape (rates, seeds, P); `style`, mean probability of the teachers' unusual action at filler
+        after the last update, shape (rates, seeds); `tokens`, generated tokens per update over those of the responses,
         shape (rates,).
     """
     copies = len(rates)
@@ -50,36 +53,41 @@ def train(
     optimizer = Adam(weights, torch.tensor(rates, dtype=torch.float64).repeat_interleave(len(seeds))[:, None, None])
     by_prompt, cost = [], []
     next_batch = _sampler(algorithm, bed, seeds, copies)
+    log_probs = bed.log_probs(weights)
     for _ in range(-(-updates // algorithm.updates)):
-        batch, gradient_of = next_batch(weights)
+        batch, gradient_of = next_batch(log_probs)
         cost.append(_tokens(algorithm, setting, batch).view(copies, -1).mean(1))
         for _ in range(algorithm.updates):
-            weights = weights + optimizer.step(gradient_of(weights))
-            by_prompt.append(bed.solve_rates(bed.log_probs(weights)).view(copies, len(seeds), P))
-    solved = torch.stack(by_prompt[:updates])
-    return {"solved": solved.mean(-1), "by_prompt": solved.mean(0), "tokens": sum(cost) / len(cost)}
+            weights = weights + optimizer.step(gradient_of(log_probs))
+            log_probs = bed.log_probs(weights)
+            by_prompt.append(bed.solve_rates(log_probs).view(copies, len(seeds), P))
+    solved, style = torch.stack(by_prompt[:updates]), style_share(bed, log_probs).view(copies, -1)
+    tokens = sum(cost) / len(cost)
+    return {"solved": solved.mean(-1), "by_prompt": solved.mean(0), "style": style, "tokens": tokens}
 
 
-def _tensors(bed: Bed) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return bed.features, bed.bias, bed.right
+def _tensors(bed: Bed) -> tuple[torch.Tensor, ...]:
+    return bed.features, bed.bias, bed.right, bed.other
 
 
 def _sampler(
     algorithm: Algorithm, bed: Bed, seeds: list[int], copies: int
 ) -> Callable[[torch.Tensor], tuple[Batch, Callable[[torch.Tensor], torch.Tensor]]]:
-    """A function from W to the next batch of its policy, and to the function from W to the gradient of its loss."""
+    """A function from log π to its next batch, and to the function from log π to the gradient of the batch's loss."""
     setting = bed.setting
     generators = [torch.Generator().manual_seed(10_000 + seed) for seed in seeds]
     advantages_of = Advantages(algorithm, setting, runs=bed.runs)
     initial_entropy_t = _entropy(bed.bias.log_softmax(-1))
-    rollouts = ROLLOUTS if algorithm.values != "group" else 0
+    rollouts, steps = ROLLOUTS if algorithm.values != "group" else 0, count()
 
-    def next_batch(weights: torch.Tensor) -> tuple[Batch, Callable[[torch.Tensor], torch.Tensor]]:
+    def next_batch(log_probs: torch.Tensor) -> tuple[Batch, Callable[[torch.Tensor], torch.Tensor]]:
         draws = draw(generators, copies=copies, length=setting.length, rollouts=rollouts)
-        batch = sample(bed, bed.log_probs(weights), draws)
+        batch = replace(
+            with_teacher(algorithm.teacher, bed, log_probs, sample(bed, log_probs, draws)), step=next(steps)
+        )
         advantages, kept_t = advantages_of(batch), kept_tokens(algorithm, setting, batch)
         own = selector(algorithm, initial_entropy_t, draws.selection)
-        return batch, lambda w: batch_gradient(algorithm, bed, batch, w, advantages, kept_t, own)
+        return batch, lambda current: batch_gradient(algorithm, bed, batch, current, advantages, kept_t, own)
 
     return next_batch
 
@@ -88,23 +96,22 @@ def batch_gradient(
     algorithm: Algorithm,
     bed: Bed,
     batch: Batch,
-    weights: torch.Tensor,
+    log_probs: torch.Tensor,
     advantages: torch.Tensor,
     kept_t: torch.Tensor,
     own_selector: Callable | None = None,
 ) -> torch.Tensor:
     """Gradient of the loss of a batch, averaged over its P·G responses, with respect to W, shape (runs, D, V)."""
-    log_probs = bed.log_probs(weights)
-    each = log_probs.unsqueeze(2).expand(-1, -1, G, -1, -1)
-    logp_t = each.gather(-1, batch.actions[..., None])[..., 0].flatten(0, 2)
+    logp_t = chosen(log_probs, batch.actions)
     current = replace(batch, entropy_t=_entropy(log_probs))
     config = algorithm.config
     if own_selector is not None:
         config = _WithSelector(config, own_selector)
-    credit_t = token_gradient(config, current, logp_t=logp_t, advantages=advantages, kept_t=kept_t)
+    options = {"advantages": advantages, "kept_t": kept_t, "assign": algorithm.assign}
+    credit_t = token_gradient(config, current, logp_t=logp_t, **options)
     credit = credit_t.view_as(batch.actions)
-    chosen = torch.zeros_like(log_probs).scatter_add_(-1, batch.actions.transpose(2, 3), credit.transpose(2, 3))
-    gradient = chosen - log_probs.exp() * credit.sum(2)[..., None]
+    taken = torch.zeros_like(log_probs).scatter_add_(-1, batch.actions.transpose(2, 3), credit.transpose(2, 3))
+    gradient = taken - log_probs.exp() * credit.sum(2)[..., None]
     return bed.weight_gradient(gradient) / (P * G)
 
 
