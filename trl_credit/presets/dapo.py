@@ -4,6 +4,9 @@ GRPO averages the loss within each response first, so a token of a long response
 improbable tokens. DAPO takes the mean over all tokens of the batch, raises the upper clip limit to 0.28, and leaves
 truncated responses out of the loss. All tokens weigh the same, improbable tokens can gain more probability, and a
 response is not punished for the length limit alone.
+
+Use it when: responses differ much in length, and some reach the length limit
+Costs: as GRPO; with `groups="refill"` more rollouts
 """
 
 from dataclasses import dataclass
@@ -43,8 +46,6 @@ PRESET = Preset(
         arxiv="2503.14476",
     ),
     summary="token-mean loss, asymmetric clipping, truncated responses left out",
-    use_when="responses differ much in length, and some reach the length limit",
-    cost='as GRPO; with `groups="refill"` more rollouts',
     formula="W = ℓ − ℓ°, A = group advantage, M = all tokens of finished responses",
     config=DAPOConfig,
     uses=lambda args: args.loss_type == "dapo",

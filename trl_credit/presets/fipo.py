@@ -4,6 +4,9 @@ GRPO gives every token the same advantage, whatever the policy has since learned
 multiplies a token's advantage by a factor between 1 and 1.2, computed from how the log-probability of the rest of the
 response has changed. From the second update of a batch on, tokens whose continuation has become more probable count up
 to 1.2 times as much.
+
+Use it when: responses are long, with many updates per batch; not measured here
+Costs: one more forward pass per batch, for π_old; it samples once for 8 updates
 """
 
 from dataclasses import dataclass, replace
@@ -109,8 +112,6 @@ PRESET = Preset(
         arxiv="2603.19835",
     ),
     summary="advantages weighed by the policy's drift on the rest of the response",
-    use_when="responses are long, with many updates per batch; not measured here",
-    cost="one more forward pass per batch, for π_old; it samples once for 8 updates",
     formula="W = ℓ − ℓ°, A = group advantage · sg clip(exp Σ_{k≥t} γ^{k−t} (ℓ_k − ℓ°_k)), M = all tokens",
     config=FIPOConfig,
 )

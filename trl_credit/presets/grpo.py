@@ -3,6 +3,9 @@
 A critic that values every token would be a second model of about the policy's size. GRPO samples several responses per
 prompt and compares each reward with the mean of its group, in units of the group's standard deviation. All tokens of a
 response get the same advantage, whether they decided the answer or not.
+
+Use it when: always, as the baseline; tune its learning rate first
+Costs: the baseline
 """
 
 from dataclasses import dataclass
@@ -37,8 +40,6 @@ PRESET = Preset(
         arxiv="2402.03300",
     ),
     summary="one advantage per response",
-    use_when="always, as the baseline; tune its learning rate first",
-    cost="the baseline",
     formula="W = ℓ − ℓ°, A = group advantage, M = all tokens",
     config=GRPOConfig,
     uses=lambda args: True,  # all other algorithms build on it

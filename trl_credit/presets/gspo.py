@@ -3,6 +3,9 @@
 The reward belongs to a whole response, but GRPO's importance ratios belong to tokens, and their noise adds up over a
 long response. GSPO uses one ratio per response, the geometric mean of its tokens' ratios. A response is clipped as a
 whole, and all its tokens get the same credit.
+
+Use it when: responses are long, and a batch has several updates; measured here: no gain over GRPO shown
+Costs: as GRPO
 """
 
 from dataclasses import dataclass
@@ -41,8 +44,6 @@ PRESET = Preset(
     name="GSPO",
     paper=PAPER,
     summary="one importance ratio per response",
-    use_when="responses are long, and a batch has several updates; measured here: no gain over GRPO shown",
-    cost="as GRPO",
     formula="W = mean over the response of ℓ − ℓ°, A = group advantage, M = all tokens",
     config=GSPOConfig,
     uses=lambda args: args.importance == "sequence",

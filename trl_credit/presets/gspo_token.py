@@ -3,6 +3,9 @@
 GSPO's ratio averages over the response, so advantages that differ within a response would be averaged away. GSPO-token
 keeps the value of GSPO's ratio, and each token's gradient flows through its own log-probability. With one advantage per
 response its gradient is that of GSPO, and it also takes an advantage per token.
+
+Use it when: you want GSPO's ratio, and advantages that differ within a response
+Costs: as GRPO
 """
 
 from dataclasses import dataclass
@@ -27,8 +30,6 @@ PRESET = Preset(
     name="GSPO-token",
     paper=PAPER,
     summary="the same ratio, with room for per-token advantages",
-    use_when="you want GSPO's ratio, and advantages that differ within a response",
-    cost="as GRPO",
     formula="W = sg(W of GSPO) + ℓ − sg(ℓ), A = any, M = all tokens",
     config=GSPOTokenConfig,
     uses=lambda args: args.importance == "sequence_token",

@@ -3,6 +3,9 @@
 When responses differ in length, the group's mean reward is not the baseline with the smallest gradient variance. OPO
 weighs each reward in the baseline by the length of its response, and makes exactly one update per batch. The baseline
 has the smallest variance if the variance of a response's score grows in proportion to its length.
+
+Use it when: a batch has exactly one update, and responses differ in length
+Costs: as GRPO
 """
 
 from dataclasses import dataclass
@@ -44,8 +47,6 @@ PRESET = Preset(
         arxiv="2505.23585",
     ),
     summary="length-weighted optimal baseline",
-    use_when="a batch has exactly one update, and responses differ in length",
-    cost="as GRPO",
     formula="W = ℓ − ℓ°, A = r − Σ L r / Σ L, M = all tokens",
     config=OPOConfig,
     uses=lambda args: args.baseline == "optimal",

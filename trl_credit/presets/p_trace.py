@@ -4,6 +4,9 @@ GRPO gives every token of a response the same credit, so no token is credited fo
 log-probabilities of earlier tokens, decayed by γλ per token, to each token's log importance weight, in the gradient
 alone. A token also gets the credit of the tokens after it, so the last tokens get least, while ratios and clipping stay
 those of GRPO.
+
+Use it when: you compare with S-trace: all tokens leave a trace, not only those of high entropy
+Costs: one O(T) scan, and a reference pass (β = 0.001)
 """
 
 from dataclasses import dataclass
@@ -39,8 +42,6 @@ PRESET = Preset(
     name="P-trace",
     paper=PAPER,
     summary="eligibility traces from every token",
-    use_when="you compare with S-trace: all tokens leave a trace, not only those of high entropy",
-    cost="one O(T) scan, and a reference pass (β = 0.001)",
     formula="W = sg(ℓ − ℓ°) + Σ_{k≤t} g^{t−k} (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens",
     config=PTraceConfig,
     uses=lambda args: args.importance == "eligible" and args.selector == "none",

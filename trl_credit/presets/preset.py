@@ -1,7 +1,8 @@
 """`Preset`: an algorithm's name, paper and description, and the configuration class with its published setting.
 
 The docstring of a preset's module opens the algorithm's page in `docs/algorithms/`. After its first line, a few
-sentences say what the algorithm finds wrong with GRPO's credit, what it does, and what follows.
+sentences say what the algorithm finds wrong with GRPO's credit, what it does, and what follows. Two lines end it, for
+the README's table too: when to use the algorithm, a short clause, and what it costs beside GRPO, a few words.
 """
 
 import re
@@ -24,8 +25,6 @@ class Preset:
         config: The configuration class with the published setting.
         uses: Returns whether a configuration, of any preset, uses the algorithm's method and cites its paper. `None`:
             only configurations of the class `config` do.
-        use_when: When to use it, a short clause for the README's table.
-        cost: What it costs beside GRPO, a few words for the README's table.
     """
 
     name: str
@@ -34,8 +33,6 @@ class Preset:
     formula: str
     config: type[CreditConfig]
     uses: Callable[[CreditConfig], bool] | None = None
-    use_when: str = ""
-    cost: str = ""
 
     @property
     def tag(self) -> str:

@@ -4,6 +4,9 @@ One advantage per response does not say which part of the response was to blame.
 of five improbable tokens each, and estimates the value at each cut by finishing the response nine times from there. The
 advantage of a segment is how much it changed the chance of success, and tokens with a probability of 0.9 or more are
 left out of the policy term.
+
+Use it when: you can afford much sampling but few optimizer steps, and improbable tokens decide the reward
+Costs: 186 times the generated tokens; the training passes cost 2.5 times the FLOPs
 """
 
 from dataclasses import dataclass
@@ -52,8 +55,6 @@ PRESET = Preset(
     name="SPO-chain",
     paper=PAPER,
     summary="segments begin at improbable tokens; rollouts from each boundary estimate its value",
-    use_when="you can afford much sampling but few optimizer steps, and improbable tokens decide the reward",
-    cost="186 times the generated tokens; the training passes cost 2.5 times the FLOPs",
     formula="W = ℓ − ℓ°, A = V(segment's end) − V(segment's start), M = tokens with π_old < 0.9",
     config=SPOChainConfig,
     uses=_uses,
