@@ -18,12 +18,12 @@ from scripts import ROOT, load_script
 import trl_credit
 from trl_credit import ALGORITHMS
 from trl_credit.config import settings_of_preset
-from trl_credit.hub.describe import describe_credit, function_comments, papers_of, preset_of
+from trl_credit.hub.describe import EIGHTY_TWENTY, describe_credit, function_comments, papers_of, preset_of
 from trl_credit.hub.public import Public
 from trl_credit.hub.recipe import changed, recipe_of, to_yaml
 from trl_credit.lab.comparison.settings_tables import differing_settings
 from trl_credit.observe.log_entries import settings_of
-from trl_credit.presets import PRESETS
+from trl_credit.presets import PAPERS, PRESETS
 from trl_credit.settings.arguments import parse_arguments
 
 
@@ -239,6 +239,11 @@ def test_every_algorithm_says_what_it_is(algo):
     assert preset_of(args) is preset and papers_of(args)[0] == preset.paper
     rows = describe_credit(args)
     assert len({row.part for row in rows}) == 5 and not any(row.published for row in rows)
+
+
+def test_every_paper_is_that_of_an_algorithm_or_of_a_mask():
+    cited = {preset.paper["id"] for preset in PRESETS.values()} | {EIGHTY_TWENTY["id"]}
+    assert PAPERS.keys() <= cited and all(paper["title"] and paper["citation"] for paper in PAPERS.values())
 
 
 def test_every_file_is_registered():

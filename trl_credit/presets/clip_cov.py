@@ -22,11 +22,9 @@ from ..credit.tokens import BatchTokens, Credit, Tokens, as_batch
 from ..loss.assignment import assign_credit
 from ..loss.metrics import clipped_tokens
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
-TITLE = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models"
-AUTHORS = "Ganqu Cui and Yuchen Zhang and Jiacheng Chen and Lifan Yuan and Zhi Wang and others"
 LOSS_RULE = Rule({}, when(loss_type=TOKEN_MEANS, importance=PER_TOKEN), "it chooses among loss tokens")
 TREE_RULE = Rule({}, when(rollouts=anything_but("tree")), "a node of a tree is in as many rows as lead through it")
 
@@ -116,7 +114,7 @@ class ClipCovConfig(GRPOConfig):
 
 PRESET = Preset(
     name="Clip-Cov",
-    paper=paper(title=TITLE, authors=AUTHORS, arxiv="2505.22617"),
+    paper=PAPERS["2505.22617"],
     summary="a random few tokens of high covariance of A and ℓ lose their gradient",
     formula="W = ℓ − ℓ°, A = group advantage, M = all but a few tokens with 1 < (A − mean A)(ℓ° − mean ℓ°) < 5",
     config=ClipCovConfig,

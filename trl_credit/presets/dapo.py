@@ -12,7 +12,7 @@ Costs: as GRPO; with `groups="refill"` more rollouts
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -40,11 +40,7 @@ class DAPOConfig(GRPOConfig):
 
 PRESET = Preset(
     name="DAPO",
-    paper=paper(
-        title="DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
-        authors="Qiying Yu and Zheng Zhang and Ruofei Zhu and Yufeng Yuan and others",
-        arxiv="2503.14476",
-    ),
+    paper=PAPERS["2503.14476"],
     summary="token-mean loss, asymmetric clipping, truncated responses left out",
     formula="W = ℓ − ℓ°, A = group advantage, M = all tokens of finished responses",
     config=DAPOConfig,

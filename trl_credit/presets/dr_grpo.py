@@ -11,7 +11,7 @@ Costs: as GRPO
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -32,11 +32,7 @@ class DrGRPOConfig(GRPOConfig):
 
 PRESET = Preset(
     name="Dr. GRPO",
-    paper=paper(
-        title="Understanding R1-Zero-Like Training: A Critical Perspective",
-        authors="Zichen Liu and Changyu Chen and Wenjun Li and Penghui Qi and Tianyu Pang and others",
-        arxiv="2503.20783",
-    ),
+    paper=PAPERS["2503.20783"],
     summary="no std, constant normaliser",
     formula="W = ℓ − ℓ°, A = r − mean, M = all tokens",
     config=DrGRPOConfig,

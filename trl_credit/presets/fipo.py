@@ -19,7 +19,7 @@ from ..credit.future_kl import few_dual_clipped, future_kl_weight
 from ..credit.tokens import Credit, Tokens, wide
 from ..loss.assignment import assign_credit
 from .dapo import DAPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 RANGE = Values("two positive numbers, the smaller first", lambda x: LOW_HIGH.holds(x) and x[0] > 0.0)
@@ -106,11 +106,7 @@ class FIPOConfig(DAPOConfig):
 
 PRESET = Preset(
     name="FIPO",
-    paper=paper(
-        title="FIPO: Eliciting Deep Reasoning with Future-KL Influenced Policy Optimization",
-        authors="Chiyu Ma and Shuo Yang and Kexin Huang and Jinda Lu and Haoming Meng and others",
-        arxiv="2603.19835",
-    ),
+    paper=PAPERS["2603.19835"],
     summary="advantages weighed by the policy's drift on the rest of the response",
     formula="W = ℓ − ℓ°, A = group advantage · sg clip(exp Σ_{k≥t} γ^{k−t} (ℓ_k − ℓ°_k)), M = all tokens",
     config=FIPOConfig,

@@ -11,7 +11,7 @@ Costs: the baseline
 from dataclasses import dataclass
 
 from ..config import CreditConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -34,11 +34,7 @@ class GRPOConfig(CreditConfig):
 
 PRESET = Preset(
     name="GRPO",
-    paper=paper(
-        title="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
-        authors="Zhihong Shao and Peiyi Wang and Qihao Zhu and Runxin Xu and Junxiao Song and others",
-        arxiv="2402.03300",
-    ),
+    paper=PAPERS["2402.03300"],
     summary="one advantage per response",
     formula="W = ℓ − ℓ°, A = group advantage, M = all tokens",
     config=GRPOConfig,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ..config import CreditConfig
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -48,11 +48,7 @@ def _uses(args: CreditConfig) -> bool:
 
 PRESET = Preset(
     name="GRPO-λ",
-    paper=paper(
-        title="GRPO-λ: Credit Assignment improves LLM Reasoning",
-        authors="Prasanna Parthasarathi and Mathieu Reymond and Boxing Chen and Yufei Cui and Sarath Chandar",
-        arxiv="2510.00194",
-    ),
+    paper=PAPERS["2510.00194"],
     summary="the log-ratio of a token also has the decayed log-ratios of earlier tokens",
     formula="W = Σ_{k≤t} g^{t−k} (ℓ_k − ℓ°_k), A = group advantage raised to at least −0.1, M = all tokens",
     config=GRPOLambdaConfig,

@@ -11,14 +11,7 @@ Costs: as GRPO
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset, paper
-
-
-PAPER = paper(
-    title="Group Sequence Policy Optimization",
-    authors="Chujie Zheng and Shixuan Liu and Mingze Li and Xiong-Hui Chen and Bowen Yu and others",
-    arxiv="2507.18071",
-)
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -42,7 +35,7 @@ class GSPOConfig(GRPOConfig):
 
 PRESET = Preset(
     name="GSPO",
-    paper=PAPER,
+    paper=PAPERS["2507.18071"],
     summary="one importance ratio per response",
     formula="W = mean over the response of ℓ − ℓ°, A = group advantage, M = all tokens",
     config=GSPOConfig,

@@ -10,8 +10,8 @@ Costs: as GRPO
 
 from dataclasses import dataclass
 
-from .gspo import PAPER, GSPOConfig
-from .preset import Preset
+from .gspo import GSPOConfig
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -28,7 +28,7 @@ class GSPOTokenConfig(GSPOConfig):
 
 PRESET = Preset(
     name="GSPO-token",
-    paper=PAPER,
+    paper=PAPERS["2507.18071"],
     summary="the same ratio, with room for per-token advantages",
     formula="W = sg(W of GSPO) + ℓ − sg(ℓ), A = any, M = all tokens",
     config=GSPOTokenConfig,

@@ -12,7 +12,7 @@ Costs: as GRPO
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -32,11 +32,7 @@ class HADWConfig(GRPOConfig):
 
 PRESET = Preset(
     name="HA-DW",
-    paper=paper(
-        title="Your Group-Relative Advantage Is Biased",
-        authors="Fengkai Yang and Zherui Chen and Xiaohan Wang and Xiaodong Lu and others",
-        arxiv="2601.08521",
-    ),
+    paper=PAPERS["2601.08521"],
     summary="more weight for right answers to hard prompts and wrong ones to easy prompts",
     formula="W = ℓ − ℓ°, A = group advantage · Φ(difficulty), M = all tokens",
     config=HADWConfig,

@@ -19,9 +19,9 @@ from ..config.rules import NO_WEIGHTED_KL, WEIGHTED_KL, Rule
 from ..credit.covariance import kl_cov_tokens
 from ..credit.tokens import BatchTokens, Credit, Tokens, as_batch, wide
 from ..loss.assignment import assign_credit
-from .clip_cov import AUTHORS, LOSS_RULE, TITLE, TREE_RULE, ByBatch
+from .clip_cov import LOSS_RULE, TREE_RULE, ByBatch
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -86,7 +86,7 @@ class KLCovConfig(GRPOConfig):
 
 PRESET = Preset(
     name="KL-Cov",
-    paper=paper(title=TITLE, authors=AUTHORS, arxiv="2505.22617"),
+    paper=PAPERS["2505.22617"],
     summary="no clipping, and a penalty on the drift of the tokens of highest covariance of A and ℓ",
     formula="W = 0, A = ρ · group advantage − |log ρ| where (A − mean A)(ℓ° − mean ℓ°) is largest, M = all tokens",
     config=KLCovConfig,

@@ -11,7 +11,7 @@ Costs: as GRPO
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -41,11 +41,7 @@ class OPOConfig(GRPOConfig):
 
 PRESET = Preset(
     name="OPO",
-    paper=paper(
-        title="On-Policy RL with Optimal Reward Baseline",
-        authors="Yaru Hao and Li Dong and Xun Wu and Shaohan Huang and Zewen Chi and Furu Wei",
-        arxiv="2505.23585",
-    ),
+    paper=PAPERS["2505.23585"],
     summary="length-weighted optimal baseline",
     formula="W = ℓ − ℓ°, A = r − Σ L r / Σ L, M = all tokens",
     config=OPOConfig,

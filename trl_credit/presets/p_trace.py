@@ -12,14 +12,7 @@ Costs: one O(T) scan, and a reference pass (β = 0.001)
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset, paper
-
-
-PAPER = paper(
-    title="Beyond Uniform Credit Assignment: Selective Eligibility Traces for RLVR",
-    authors="Chaoli Mou and Zhan Zhuang and Xinning Chen and Yu Zhang",
-    arxiv="2605.05965",
-)
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -40,7 +33,7 @@ class PTraceConfig(GRPOConfig):
 
 PRESET = Preset(
     name="P-trace",
-    paper=PAPER,
+    paper=PAPERS["2605.05965"],
     summary="eligibility traces from every token",
     formula="W = sg(ℓ − ℓ°) + Σ_{k≤t} g^{t−k} (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens",
     config=PTraceConfig,

@@ -8,6 +8,9 @@ the README's table too: when to use the algorithm, a short clause, and what it c
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.resources import files
+
+import yaml
 
 from ..config import CreditConfig
 
@@ -18,7 +21,7 @@ class Preset:
 
     Attributes:
         name: The algorithm's name as people write it: "S-trace".
-        paper: Title, arXiv id and BibTeX entry, see [`paper`].
+        paper: Title, arXiv id and BibTeX entry, see [`paper`]; of `PAPERS`.
         summary: A few words on what it does, for `--help`.
         formula: One line for the model card. ℓ and ℓ° are the log-probabilities under the current and the sampling
             policy, sg stops the gradient, g = γλ, and z is 1 at the tokens that a selector chose.
@@ -49,3 +52,8 @@ def paper(*, title: str, authors: str, arxiv: str) -> dict[str, str]:
     fields = {"title": f"{{{title}}}", "author": authors, "year": year, "eprint": f"arXiv:{arxiv}"}
     lines = "".join(f"    {name:<6} = {{{value}}},\n" for name, value in fields.items())
     return {"title": title, "id": arxiv, "citation": f"@article{{{author}{year}{word},\n".lower() + f"{lines}}}"}
+
+
+# those of `papers.yaml`, by arXiv id
+_ENTRIES = yaml.safe_load((files(__package__) / "papers.yaml").read_text(encoding="utf-8"))
+PAPERS = {arxiv: paper(**entry, arxiv=arxiv) for arxiv, entry in _ENTRIES.items()}

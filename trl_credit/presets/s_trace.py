@@ -11,8 +11,8 @@ Costs: one O(T) scan, and a reference pass (β = 0.001)
 
 from dataclasses import dataclass
 
-from .p_trace import PAPER, PTraceConfig
-from .preset import Preset
+from .p_trace import PTraceConfig
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -33,7 +33,7 @@ class STraceConfig(PTraceConfig):
 
 PRESET = Preset(
     name="S-trace",
-    paper=PAPER,
+    paper=PAPERS["2605.05965"],
     summary="eligibility traces from high-entropy tokens",
     formula="W = sg(ℓ − ℓ°) + (ℓ − sg ℓ) + Σ_{k<t} g^{t−k} z_k (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens",
     config=STraceConfig,

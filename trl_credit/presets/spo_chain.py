@@ -13,14 +13,7 @@ from dataclasses import dataclass
 
 from ..config import CreditConfig
 from .grpo import GRPOConfig
-from .preset import Preset, paper
-
-
-PAPER = paper(
-    title="Segment Policy Optimization: Effective Segment-Level Credit Assignment in RL for Large Language Models",
-    authors="Yiran Guo and Lijie Xu and Jie Liu and Dan Ye and Shuang Qiu",
-    arxiv="2505.23564",
-)
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -53,7 +46,7 @@ def _uses(args: CreditConfig) -> bool:
 
 PRESET = Preset(
     name="SPO-chain",
-    paper=PAPER,
+    paper=PAPERS["2505.23564"],
     summary="segments begin at improbable tokens; rollouts from each boundary estimate its value",
     formula="W = ℓ − ℓ°, A = V(segment's end) − V(segment's start), M = tokens with π_old < 0.9",
     config=SPOChainConfig,

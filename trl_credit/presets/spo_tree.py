@@ -12,8 +12,7 @@ Costs: 26 times the generated tokens; the training passes cost 6.3 times the FLO
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset
-from .spo_chain import PAPER
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -52,7 +51,7 @@ class SPOTreeConfig(GRPOConfig):
 
 PRESET = Preset(
     name="SPO-tree",
-    paper=PAPER,
+    paper=PAPERS["2505.23564"],
     summary="responses sampled as a tree; a segment is compared with all children of its parent",
     formula="W = ℓ − ℓ°, A = V(node) − mean V(children of its parent), M = tokens with π_old < 0.9",
     config=SPOTreeConfig,

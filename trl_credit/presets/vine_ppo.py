@@ -10,7 +10,7 @@ Costs: 151 times the generated tokens; the training passes cost 2.5 times the FL
 
 from dataclasses import dataclass
 
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 from .spo_chain import SPOChainConfig
 
 
@@ -35,11 +35,7 @@ class VinePPOConfig(SPOChainConfig):
 
 PRESET = Preset(
     name="VinePPO",
-    paper=paper(
-        title="VinePPO: Unlocking RL Potential For LLM Reasoning Through Refined Credit Assignment",
-        authors="Amirhossein Kazemnejad and Milad Aghajohari and Eva Portelance and Alessandro Sordoni and others",
-        arxiv="2410.01679",
-    ),
+    paper=PAPERS["2410.01679"],
     summary="segments are the steps of a solution; rollouts from each boundary estimate its value",
     formula="W = ℓ − ℓ°, A = V(step's end) − V(step's start), M = all tokens",
     config=VinePPOConfig,
