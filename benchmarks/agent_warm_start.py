@@ -20,7 +20,6 @@ from warm_start import WRONG_RATE, fit, make_model
 from trl_credit.demo.agent import (
     LETTERS,
     MEANINGS,
-    MISTAUGHT,
     Calculator,
     Call,
     agent_dataset,
@@ -31,6 +30,7 @@ from trl_credit.demo.agent import (
 
 
 BATCH_SIZE = 64
+MISTAUGHT = 14  # facts, of 24
 LONGEST = 16  # messages of a conversation
 TAGS = ["<tools>", "<user>", "<assistant>", "<tool>", "<call>", "</call>"]
 WORDS = ["calc", " op=", " x="]  # one token each, so that a call is short

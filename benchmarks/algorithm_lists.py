@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import trl
-from pages import ROOT
+from pages import ROOT, texts_of
 
 import trl_credit
 from trl_credit import STEMS
@@ -29,11 +29,13 @@ OPTIONS = "    options: {members: false, show_signature: false}\n"
 
 def readme_table() -> str:
     """The README's table of algorithms, as Markdown. The name leads to the algorithm's own page."""
-    rows = [
-        f"| [`{name}`](docs/algorithms/{name}.md) | `{_stem(preset)}Trainer` | {preset.use_when} | {preset.cost} | "
-        f"[{preset.paper['id']}](https://arxiv.org/abs/{preset.paper['id']}) |"
-        for name, preset in PRESETS.items()
-    ]
+    rows = []
+    for name, preset in PRESETS.items():
+        texts, arxiv = texts_of(preset), preset.paper["id"]
+        rows.append(
+            f"| [`{name}`](docs/algorithms/{name}.md) | `{_stem(preset)}Trainer` | {texts.use_when} | {texts.cost} | "
+            f"[{arxiv}](https://arxiv.org/abs/{arxiv}) |"
+        )
     return "\n".join(["| `--algo` | class | use it when | costs | paper |", "|---|---|---|---|---|", *rows])
 
 

@@ -9,14 +9,13 @@ run has neither measured costs nor pictures.
 """
 
 import argparse
-import inspect
 import json
 import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from pages import ROOT, table
+from pages import ROOT, table, texts_of
 
 from trl_credit.config import CreditConfig
 from trl_credit.hub.describe import describe_credit
@@ -167,17 +166,17 @@ def page(name: str, results: dict[str, Any]) -> str:
     """The page of an algorithm, as Markdown."""
     preset = PRESETS[name]
     base = preset.config.__name__.removesuffix("Config")
-    paper = preset.paper
+    paper, texts = preset.paper, texts_of(preset)
     facts = [
-        ["Use it when", preset.use_when],
-        ["Costs", preset.cost + (" (for responses of 1,024 tokens)" if "times" in preset.cost else "")],
+        ["Use it when", texts.use_when],
+        ["Costs", texts.cost + (" (for responses of 1,024 tokens)" if "times" in texts.cost else "")],
         ["Classes", f"`{base}Trainer`, [`{base}Config`](../api/configurations.md)"],
         ["Paper", f"[{paper['title']}](https://arxiv.org/abs/{paper['id']})"],
     ]
     return "\n".join(
         [
             f"# {preset.name}\n",
-            f"{_idea(preset)}\n",
+            f"{texts.idea}\n",
             table(["In short", ""], facts, texts=2),
             f"```bash\ntrl-credit train --algo {name}\n```\n",
             f"```python\nfrom trl_credit import {base}Config, {base}Trainer\n\nargs = {base}Config("
@@ -201,11 +200,6 @@ def _measured(name: str, results: dict[str, Any]) -> list[str]:
         f"## Reward on the embedded task\n\n{_curve(name, results)}\n",
         f"## Where the credit goes\n\n{_credit(name, results)}\n",
     ]
-
-
-def _idea(preset: Preset) -> str:
-    """The paragraph below the first line of its module's docstring, as one line."""
-    return " ".join(inspect.getdoc(inspect.getmodule(preset.config)).partition("\n\n")[2].split())
 
 
 def _formula(preset: Preset) -> str:
@@ -247,18 +241,18 @@ def _knobs(preset: Preset) -> str:
 
 
 def _cost(name: str, results: dict[str, Any]) -> str:
-    grpo = _mean(results, "grpo")
+    grpo, at_1024 = _mean(results, "grpo"), texts_of(PRESETS[name]).cost
     rows = []
     for kind, what in (("prompts", "prompts"), ("generated", "generated tokens"), ("trained", "trained tokens")):
         own = _mean(results, name)[kind]
         rows.append([what, f"{own:,.0f}", f"{own / grpo[kind]:.2f}"])
     head = ["200 updates of 64 rows", PRESETS[name].name, "GRPO = 1"]
     text = "Generated tokens are all that the policy wrote. Trained tokens are those in the policy term of the loss.\n"
-    if "times" in PRESETS[name].cost:
-        text += f"Responses have about 36 tokens here. **At 1,024 tokens it costs {PRESETS[name].cost}.**\n"
+    if "times" in at_1024:
+        text += f"Responses have about 36 tokens here. **At 1,024 tokens it costs {at_1024}.**\n"
         text += f"This run has segments for the short responses: {SHORT[name]}.\n"
     elif name != "grpo":
-        text += f"Responses have about 36 tokens here. At 1,024 tokens: {PRESETS[name].cost}.\n"
+        text += f"Responses have about 36 tokens here. At 1,024 tokens: {at_1024}.\n"
     if float(rows[0][2]) < 1.0:
         text += "It makes several updates of each batch, so the same number of updates takes fewer prompts.\n"
     return f"{table(head, rows)}\n{text}[Cost and sizes](../scaling.md#what-each-algorithm-costs) has other sizes.\n"
@@ -313,9 +307,10 @@ def index(results: dict[str, Any]) -> str:
     for name, preset in PRESETS.items():
         own = _mean(results, name) if name in results["runs"] else None
         ratio = [f"{own[kind] / grpo[kind]:.2f}" if own else "" for kind in ("prompts", "generated", "trained")]
-        long = re.match(r"(\d+) times", preset.cost)
+        texts = texts_of(preset)
+        long = re.match(r"(\d+) times", texts.cost)
         ratio.append(long[1] if long else "1")
-        rows.append([f"[{preset.name}]({name}.md)", f"`{name}`", preset.summary, preset.use_when, *ratio])
+        rows.append([f"[{preset.name}]({name}.md)", f"`{name}`", preset.summary, texts.use_when, *ratio])
     head = ["algorithm", "`--algo`", "what it does", "use it when", "prompts", "generated", "trained"]
     head.append("generated at 1,024")
     return (

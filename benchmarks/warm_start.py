@@ -32,6 +32,7 @@ from trl_credit.demo.task import (
 
 LEARNING_RATE = 2e-3
 BATCH_SIZE = 128
+MISTAUGHT = {"demo": 18, "demo_hum": 30}  # facts, by task
 WRONG_RATE = 0.6  # of a mis-taught fact
 OTHER_HUM_RATE = 0.05  # of filler
 CHARACTERS = "0123456789+-=;:"
@@ -41,7 +42,8 @@ def mistaught_facts(task: DemoTask = DEMO, *, seed: int = 0) -> dict[str, int]:
     """The facts, such as "3+2", that the warm start teaches wrongly, and the wrong digit of each."""
     rng = random.Random(seed)
     facts = [f"{digit}{sign}{operand}" for digit in range(10) for sign in "+-" for operand in range(1, MAX_OPERAND + 1)]
-    return {fact: (int(fact[0]) + int(fact[1:]) + rng.randint(1, 9)) % 10 for fact in rng.sample(facts, task.mistaught)}
+    wrong = rng.sample(facts, MISTAUGHT[task.name])
+    return {fact: (int(fact[0]) + int(fact[1:]) + rng.randint(1, 9)) % 10 for fact in wrong}
 
 
 def work_out(

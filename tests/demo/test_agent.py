@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 from agent_helpers import CALL, PROMPT, TASK, sampled
-from agent_warm_start import encode, make_tokenizer, mistaught_facts, work_out
+from agent_warm_start import MISTAUGHT, encode, make_tokenizer, mistaught_facts, work_out
 from transformers import AutoTokenizer
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
 
 from trl_credit.cli.training import build
 from trl_credit.demo import Calculator, StepCalculator, agent_reward
-from trl_credit.demo.agent import LETTERS, MEANINGS, MISTAUGHT, Call, right_call
+from trl_credit.demo.agent import LETTERS, MEANINGS, Call, right_call
 from trl_credit.rewards.functions import REWARDS, default_reward
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
-from warm_start import OTHER_HUM_RATE, WRONG_RATE, accuracy, mistaught_facts, work_out
+from warm_start import MISTAUGHT, OTHER_HUM_RATE, WRONG_RATE, accuracy, mistaught_facts, work_out
 
-from trl_credit.demo import DEMO, TASKS, demo_dataset, demo_model_path, demo_reward
+from trl_credit.demo import TASKS, demo_dataset, demo_model_path, demo_reward
 
 
 def test_worked_solutions_are_right():
@@ -24,7 +24,7 @@ def test_worked_solutions_are_right():
 
 def test_wrong_facts_are_the_same_ones_and_are_carried_on():
     facts = mistaught_facts()
-    assert len(facts) == DEMO.mistaught == 18 and facts == mistaught_facts() != mistaught_facts(seed=1)
+    assert len(facts) == MISTAUGHT["demo"] == 18 and facts == mistaught_facts() != mistaught_facts(seed=1)
     assert all(wrong != eval(fact) % 10 for fact, wrong in facts.items())
     rng = random.Random(0)
     fact, wrong = next(iter(facts.items()))

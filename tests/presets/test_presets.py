@@ -12,22 +12,29 @@ import pytest
 import trl
 import yaml
 from custom_functions import FILE, args_of
+from pages import texts_of
 from scripts import ROOT, load_script
 
 import trl_credit
 from trl_credit import ALGORITHMS
 from trl_credit.config import settings_of_preset
-from trl_credit.hub.describe import describe_credit, function_comments, papers_of, preset_of
+from trl_credit.hub.describe import EIGHTY_TWENTY, describe_credit, function_comments, papers_of, preset_of
 from trl_credit.hub.public import Public
 from trl_credit.hub.recipe import changed, recipe_of, to_yaml
 from trl_credit.lab.comparison.settings_tables import differing_settings
 from trl_credit.observe.log_entries import settings_of
-from trl_credit.presets import PRESETS
+from trl_credit.presets import PAPERS, PRESETS
 from trl_credit.settings.arguments import parse_arguments
 
 
 MADE_UP = '''
-"""Half-trace (arXiv 2701.00001): traces from every other token."""
+"""Half-trace (arXiv 2701.00001): traces from every other token.
+
+What it does.
+
+Use it when: half is enough
+Costs: as GRPO
+"""
 
 from dataclasses import dataclass
 
@@ -136,8 +143,9 @@ def test_a_made_up_algorithm_and_its_knob_are_known_everywhere(make_up, here, ca
     groups = [SimpleNamespace(label=x, runs=[SimpleNamespace(settings={"my_rate": x}, credit={})]) for x in (0.1, 0.2)]
     assert differing_settings(groups, of_credit=True) == {0.1: {"my_rate": 0.1}, 0.2: {"my_rate": 0.2}}
     assert differing_settings(groups, of_credit=False) == {0.1: {}, 0.2: {}}
-    row = "| [`made_up`](docs/algorithms/made_up.md) | `MadeUpTrainer` |  |  | [2701.00001](https://arxiv.org/abs/"
-    assert algorithm_lists.readme_table().splitlines()[-1] == f"{row}2701.00001) |"
+    row = "| [`made_up`](docs/algorithms/made_up.md) | `MadeUpTrainer` | half is enough | as GRPO | "
+    arxiv = "[2701.00001](https://arxiv.org/abs/2701.00001) |"
+    assert algorithm_lists.readme_table().splitlines()[-1] == f"{row}{arxiv}"
 
 
 def test_a_made_up_algorithm_may_have_rules_and_updates(make_up):
@@ -222,7 +230,7 @@ def test_every_algorithm_says_what_it_is(algo):
     assert getattr(trl_credit, f"{stem}Config") is config_class and getattr(trl_credit, f"{stem}Trainer") is trainer
     assert pickle.loads(pickle.dumps(trainer)) is trainer and trainer.__doc__.startswith(f"{preset.name}: ")
     assert (trainer._name, trainer._paper) == (preset.name, preset.paper) and preset.tag in trainer._tag_names
-    for text in (preset.summary, preset.use_when, preset.cost):
+    for text in (preset.summary, *texts_of(preset)):
         assert text and "|" not in text and "\n" not in text
     assert re.fullmatch(r"W = .+, A = .+, M = .+", preset.formula)
     assert preset.paper["title"] and preset.paper["id"] in preset.paper["citation"]
@@ -231,6 +239,11 @@ def test_every_algorithm_says_what_it_is(algo):
     assert preset_of(args) is preset and papers_of(args)[0] == preset.paper
     rows = describe_credit(args)
     assert len({row.part for row in rows}) == 5 and not any(row.published for row in rows)
+
+
+def test_every_paper_is_that_of_an_algorithm_or_of_a_mask():
+    cited = {preset.paper["id"] for preset in PRESETS.values()} | {EIGHTY_TWENTY["id"]}
+    assert PAPERS.keys() <= cited and all(paper["title"] and paper["citation"] for paper in PAPERS.values())
 
 
 def test_every_file_is_registered():
@@ -242,5 +255,5 @@ def test_the_costs_of_rollouts_are_those_that_the_pages_measured():
     measured = (ROOT / "docs" / "results" / "which.md").read_text(encoding="utf-8")
     rounded = {str(round(float(factor))) for factor in re.findall(r"\| ([\d.]+)× \|", measured)}
     for algo, planned in algorithm_lists.OF_ROLLOUTS.items():
-        figures = re.findall(r"\d[\d.]*", PRESETS[algo].cost)
+        figures = re.findall(r"\d[\d.]*", texts_of(PRESETS[algo]).cost)
         assert planned[0] in figures and set(figures) <= {*planned, *rounded}

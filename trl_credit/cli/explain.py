@@ -20,10 +20,9 @@ from .view import check_output
 
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
     from ..config import CreditConfig
     from ..lab.explain.credits import Explained
+    from ..lab.explain.measure import Loaded
     from ..observe.schema import Shard
 
 
@@ -47,8 +46,8 @@ def main(argv: list[str]) -> int:
     settings = {"output_dir": str(output.parent), "report_to": "none", "seed": args.seed}
     configs = {PRESETS[key].name: (PRESETS[key].config(**settings), key) for key in args.algo or PRESETS}
     configs |= {name: (config, None) for name, config in (_custom(text, settings) for text in args.credit)}
-    shard, model, tokenizer = _read(args, source)
-    explained, left_out = _explained(args, configs, shard, model, tokenizer)
+    shard, loaded = _read(args, source)
+    explained, left_out = _explained(args, configs, shard, loaded)
     if not explained:
         raise ValueError(": ".join(next(iter(left_out.items()))))
     notes = [shard.header["note"]] if shard.header.get("note") else []
@@ -100,7 +99,7 @@ def _custom(text: str, settings: dict[str, Any]) -> tuple[str, "CreditConfig"]:
     return f"{function_label(config.custom_function('credit'))} on {shown}", config
 
 
-def _read(args: Namespace, source: Path) -> tuple["Shard", "PreTrainedModel | None", "PreTrainedTokenizerBase | None"]:
+def _read(args: Namespace, source: Path) -> tuple["Shard", "Loaded | None"]:
     """The responses of a log or a file, with what a model computes of them; the model and its tokenizer if one is
     named."""
     from ..lab.explain import read_rollouts
@@ -109,15 +108,15 @@ def _read(args: Namespace, source: Path) -> tuple["Shard", "PreTrainedModel | No
 
     shard = read_rollouts(source, step=args.step)
     shard.header["temperature"] = args.temperature or shard.header.get("temperature") or 1.0
-    model, tokenizer = load(args.model, trust_remote_code=args.trust_run) if args.model else (None, None)
+    loaded = load(args.model, trust_remote_code=args.trust_run) if args.model else None
     if args.tokenizer is not None:
         shard = with_texts(shard, args.tokenizer)
-    if model is not None and any(_lacks(shard, x) for x in ("token_ids", "tokens", "trainer_logprobs", "entropy")):
-        shard = measured(shard, model, tokenizer)
+    if loaded is not None and any(_lacks(shard, x) for x in ("token_ids", "tokens", "trainer_logprobs", "entropy")):
+        shard = measured(shard, *loaded)
     if _lacks(shard, "trainer_logprobs", "old_logprobs") or _lacks(shard, "tokens"):
         fix = "give --model, or --tokenizer if it has token_ids"
         raise ValueError(f"{source} lacks log-probabilities, or the texts of its tokens: {fix}")
-    return shard, model, tokenizer
+    return shard, loaded
 
 
 def _lacks(shard: "Shard", *names: str) -> bool:
@@ -126,11 +125,7 @@ def _lacks(shard: "Shard", *names: str) -> bool:
 
 
 def _explained(
-    args: Namespace,
-    configs: dict[str, tuple["CreditConfig", str | None]],
-    shard: "Shard",
-    model: "PreTrainedModel | None",
-    tokenizer: "PreTrainedTokenizerBase | None",
+    args: Namespace, configs: dict[str, tuple["CreditConfig", str | None]], shard: "Shard", loaded: "Loaded | None"
 ) -> tuple[list["Explained"], dict[str, str]]:
     """The credit by algorithm or custom function, and by name the reasons why some are left out. `configs` has the
     configuration and the preset of each, `None` for custom credit."""
@@ -150,16 +145,11 @@ def _explained(
             if key is not None and config.rollouts != "none":
                 if config.rollouts == "tree":
                     raise ValueError("it samples trees of its own: train with it and log_credit to look at them")
-                if model is None or args.reward is None:
+                if loaded is None or args.reward is None:
                     raise ValueError("it values states by continuations: give --model and --reward to sample them")
-                config, segments = rolled_out(
-                    shard,
-                    key,
-                    model=model,
-                    tokenizer=tokenizer,
-                    reward=resolve_reward(args.reward, max_completion_length=config.max_completion_length),
-                    settings={"output_dir": config.output_dir, "report_to": "none", "seed": args.seed},
-                )
+                reward = resolve_reward(args.reward, max_completion_length=config.max_completion_length)
+                settings = {"output_dir": config.output_dir, "report_to": "none", "seed": args.seed}
+                config, segments = rolled_out(shard, key, loaded, reward=reward, settings=settings)
             explained.append(explain(shard, config, name=name, segments=segments))
         except (ValueError, TypeError, FunctionRaised) as error:
             left_out[name] = str(error)

@@ -15,14 +15,7 @@ from ..support.functions import declared, imports_functions, known_function, nam
 from .knobs import as_knob, default_of
 
 
-# what costs something and is there only if it is asked for
-NEEDS = {
-    "logps": "BatchTokens.logp_t, by a forward pass for π_old",
-    "columns": "BatchTokens.columns, gathered from all processes",
-    "teacher": "teacher_logp_t of Tokens and BatchTokens, by a pass of `teacher`",
-    "hidden": "Tokens.hidden_t, the last layer's states",
-    "entropy_gradient": "Tokens.entropy_t with a graph",
-}
+NEEDS = ("logps", "columns", "teacher", "hidden", "entropy_gradient")
 _PARTS = ("statistics", "metrics", "state_dict", "load_state_dict", "by_row")
 _FLAGS = ("carries_loss", "replaces_kl", "replaces_correction", "needs_drift")
 
@@ -41,7 +34,10 @@ class Algorithm:
             without.
         state_dict: `f() -> dict` of JSON types, which checkpoints keep; `None` without.
         load_state_dict: `f(state)`.
-        needs: Some of `NEEDS`.
+        needs: Some of `NEEDS`, what costs something and is there only if it is asked for: `BatchTokens.logp_t`, by a
+            forward pass for π_old ("logps"); `BatchTokens.columns`, gathered from all processes ("columns");
+            `teacher_logp_t` of `Tokens` and `BatchTokens`, by a pass of `teacher` ("teacher"); `Tokens.hidden_t`, the
+            last layer's states ("hidden"); `Tokens.entropy_t` with a graph ("entropy_gradient").
         carries_loss: A is minus a loss and may have a graph; W is then `None` or 0.
         replaces_kl: That loss contains β, and TRL's KL term is left out.
         replaces_correction: It weighs by `sampling_logp_t` itself, and TRL's correction for the engine is left out.
@@ -94,7 +90,7 @@ def algorithm_of(part: Any, config: Any, *, name: str | None = None) -> Algorith
     if parts["statistics"] is None and (of_batch := read("batch_statistics")) is not None:  # of a function
         parts["statistics"], needs = of_batch, ("logps",) if needs is None else needs
     needs = {needs} if isinstance(needs, str) else {*(needs or ())}
-    if unknown := needs - NEEDS.keys():
+    if unknown := needs.difference(NEEDS):
         raise ValueError(f"credit={name!r} needs {min(unknown)!r}: choose among {', '.join(NEEDS)}.")
     if (parts["state_dict"] is None) != (parts["load_state_dict"] is None):
         raise ValueError(f"credit={name!r} has one of state_dict and load_state_dict: a resume needs both.")

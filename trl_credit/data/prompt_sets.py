@@ -14,8 +14,8 @@ from ..rewards.reasoning_gym import reasoning_gym_rows
 from ..support.conversation import asked_in
 from ..support.errors import one_line
 from .cleaning import CleaningReport, clean, find_overlap
-from .prompts import IDS, as_prompts, find_column, prompt_ids, row_id
-from .readers import FILE_FORMATS
+from .prompts import as_prompts, find_column, prompt_ids, row_id
+from .readers import FILE_FORMATS, IDS
 from .sets import PROMPT_STYLES, SETS, PromptStyle, resolve_style
 from .sources import load_known, load_other
 

@@ -9,14 +9,12 @@ import pyarrow
 from datasets import Dataset, concatenate_datasets
 
 from ..support.errors import did_you_mean
-from .readers import answer_text
+from .readers import IDS, answer_text
 from .sets import PromptStyle, to_prompt
 
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-IDS = ("id", "unique_id")
 
 
 def find_column(source: Dataset, name: str, wanted: str | None, guesses: Sequence[str], flag: str) -> str:
@@ -72,11 +70,11 @@ def as_prompts(
     return concatenate_datasets([replaced, Dataset(pyarrow.table(columns))], axis=1)
 
 
-def prompt_ids(tokenizer: "PreTrainedTokenizerBase", prompt: str | list[dict]) -> list[int]:
-    """Token ids of a prompt as TRL's GRPOTrainer makes them (without its `chat_template_kwargs`)."""
+def prompt_ids(tokenizer: "PreTrainedTokenizerBase", prompt: str | list[dict], **template: Any) -> list[int]:
+    """Token ids of a prompt as TRL's GRPOTrainer makes them. `template` are its `chat_template_kwargs`."""
     if isinstance(prompt, str):
         return tokenizer(prompt)["input_ids"]
-    return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True)["input_ids"]
+    return tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=True, **template)["input_ids"]
 
 
 def row_id(own: Sequence[object], name: str, number: int) -> str:

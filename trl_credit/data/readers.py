@@ -19,9 +19,9 @@ from ..support.errors import one_line
 FILE_FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 # what pyarrow and datasets raise for a file or folder with arbitrary content
 DAMAGED = (ValueError, OSError, KeyError, TypeError, AttributeError, NotImplementedError, MemoryError)
-_IDS = ("id", "unique_id")
+IDS = ("id", "unique_id")
 # columns of a JSON file that become text if their values have no common type
-_TEXTUAL = (*_IDS, "answer", "solution", "target", "final_answer")
+_TEXTUAL = (*IDS, "answer", "solution", "target", "final_answer")
 
 
 class Literal(float):
@@ -92,7 +92,7 @@ def _read_json(path: str) -> pyarrow.Table:
 
 
 def _json_column(name: str, values: list[Any]) -> pyarrow.Array | pyarrow.ChunkedArray:
-    keeps_digits = name in (*_IDS, "answer") and any(isinstance(value, Literal) for value in values)
+    keeps_digits = name in (*IDS, "answer") and any(isinstance(value, Literal) for value in values)
     try:
         try:
             if not keeps_digits:

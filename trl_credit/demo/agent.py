@@ -28,7 +28,6 @@ CALLS = 3
 LETTERS = "ABCDEFGHIJKL"
 _EVEN = "-3 +4 +2 -4 -1 +1 +4 +4 +2 -2 +1 +2"
 _ODD = "+4 +1 -1 -1 +4 +4 -2 +1 -4 -1 -2 +1"
-MISTAUGHT = 14  # facts, of 24
 SETTINGS = {  # where they differ from those of the other tasks
     "learning_rate": 2e-4,
     "per_device_train_batch_size": 128,

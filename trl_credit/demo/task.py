@@ -30,7 +30,7 @@ from typing import Any
 from datasets import Dataset
 
 from ..support.conversation import response_text
-from .agent import CALLS, MISTAUGHT, SETTINGS, agent_dataset, agent_environment
+from .agent import CALLS, SETTINGS, agent_dataset, agent_environment
 
 
 MAX_OPERAND = 3
@@ -47,7 +47,6 @@ class DemoTask:
         name: What `--dataset_name` and `--model_name_or_path` call it, and its checkpoint.
         steps: Additions and subtractions of a problem.
         hum: Filler tokens before each digit and after the last.
-        mistaught: Facts that the warm start teaches wrongly.
         description: One line for the console.
         reward: The name of its reward function.
         own_settings: Settings of a run that are not those of the other tasks.
@@ -58,7 +57,6 @@ class DemoTask:
     name: str
     steps: int
     hum: int
-    mistaught: int
     description: str
     reward: str = "demo"
     own_settings: dict[str, Any] = field(default_factory=dict, hash=False)
@@ -91,12 +89,12 @@ class DemoTask:
         return str(Path(__file__).parent / ("model" if self.name == "demo" else self.name))
 
 
-DEMO = DemoTask("demo", 6, 0, 18, "six additions and subtractions modulo 10, worked out step by step")
+DEMO = DemoTask("demo", 6, 0, "six additions and subtractions modulo 10, worked out step by step")
 _BETWEEN = "four additions and subtractions modulo 10, with 16 tokens of filler between"
 _CALLED = "three calls of a calculator, each of which needs the result before"
 _MAKES = {"dataset": agent_dataset, "environment": agent_environment}
-_HUM = DemoTask("demo_hum", 4, 16, 30, _BETWEEN)
-_AGENT = DemoTask("demo_agent", CALLS, 0, MISTAUGHT, _CALLED, "demo_agent", SETTINGS, **_MAKES)
+_HUM = DemoTask("demo_hum", 4, 16, _BETWEEN)
+_AGENT = DemoTask("demo_agent", CALLS, 0, _CALLED, "demo_agent", SETTINGS, **_MAKES)
 TASKS = {task.name: task for task in (DEMO, _HUM, _AGENT)}
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..config import CreditConfig, active_part, defaults
 from ..config.algorithm import class_of, settings_of
 from ..config.knobs import knobs_of
-from ..presets import PRESETS, Preset, paper
+from ..presets import PAPERS, PRESETS, Preset
 from ..support.digests import function_label
 from ..support.functions import is_object_name, short_name, source_of
 from .recipe import PRIVATE, TRL_FIELDS, build
@@ -26,14 +26,7 @@ PARTS = {
     "loss": "loss_type prompt_average turn_average policy_loss clip_form epsilon epsilon_high beta dull_kl loss_weight "
     "loss_weight_confidence num_iterations tree_rows replay_iterations replay_cap released_code",
 }
-
-
-EIGHTY_TWENTY = paper(
-    title="Beyond the 80/20 Rule: High-Entropy Minority Tokens Drive Effective Reinforcement Learning for LLM "
-    "Reasoning",
-    authors="Shenzhi Wang and Le Yu and Chang Gao and Chujie Zheng and Shixuan Liu and others",
-    arxiv="2506.01939",
-)
+EIGHTY_TWENTY = PAPERS["2506.01939"]
 
 
 class Setting(NamedTuple):

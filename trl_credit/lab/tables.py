@@ -1,4 +1,4 @@
-"""Tables in Markdown, padded so that they can be read in a terminal too."""
+"""Tables in Markdown, padded so that they can be read in a terminal too, and names in a sentence."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,6 +8,11 @@ def escape_markdown(text: str) -> str:
     """Text on one line, with every character escaped that Markdown or HTML would interpret."""
     # an underscore inside a word needs no escape, and names are full of them
     return re.sub(r"([\\`*\[\]<>|~&$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))", r"\\\1", " ".join(str(text).split()))
+
+
+def listed(names: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: bool = False) -> str:

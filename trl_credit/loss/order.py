@@ -101,11 +101,7 @@ def in_batch(
 
 
 def in_loss(
-    config: CreditConfig,
-    tokens: Tokens,
-    *,
-    eos_probs: torch.Tensor | None = None,
-    reduce: Reduce = lambda sums: sums,
+    config: CreditConfig, tokens: Tokens, *, eos_probs: torch.Tensor | None = None, reduce: Reduce = lambda sums: sums
 ) -> Tokens:
     """What the advantages of a micro-batch go through: whitening over it → upper bound → floor.
 

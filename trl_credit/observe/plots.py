@@ -3,8 +3,11 @@
 import math
 import textwrap
 from collections import defaultdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 # not pyplot, whose state is global and may need a display
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -26,29 +29,7 @@ _IN_LOGS = (
     *("effective_horizon", "selected_fraction", "noise_share", "last_tokens_share", "abs_advantage"),
 )
 # how the names of a panel's metrics begin, and what it shows; other metrics have a panel each
-PANELS = {
-    "skipped_updates": "Share of updates that were left out because their loss or gradient was not finite.",
-    "zero_gradients": "Share of updates that changed no weight, although tokens had advantages.",
-    "coefficient/entropy": "Credit of a token in units of its advantage, by entropy within a response. Above 1 it came "
-    "back through traces.",
-    "coefficient/quarter": "The same by quarter of the response: a token that many others follow receives more.",
-    "difficulty_weight": "What HA-DW multiplies advantages by, for prompts harder and easier than its belief.",
-    "difficulty_belief": "Expected share of right responses: prompts with fewer count as harder, with more as easier.",
-    "segment_value": "Mean reward of what was sampled from a segment on: how promising a response is at that point.",
-    "segment_abs_advantage": "How much the value of a node differs from its siblings': where responses are decided.",
-    "segment_advantage": "Mean change of the value from the beginning of a segment to its end.",
-    "nodes_zero_advantage": "Share of nodes whose value equals that of their siblings: they teach nothing.",
-    "clip_fraction": "Share of tokens without gradient, since their probability has moved out of the clip range.",
-    "groups_without_signal": "Share of prompts whose responses or segments all have no advantage: they teach nothing.",
-    "groups/sampled": "Prompts sampled until the batch was full.",
-    "unique_responses": "Different texts among the responses to a prompt: exploration that is left.",
-    "abs_advantage/quarter": "Distance of rewards from the baseline, by quarter of the response; 0 teaches nothing.",
-    "kept_fraction": "Share of tokens that the mask keeps.",
-    "teacher/kl": "How much less probable the teacher finds a token than the policy that sampled it, in nats.",
-    "teacher/more_probable": "Share of tokens that the teacher finds more probable than the policy that sampled them.",
-    "teacher/no_context": "Share of responses that the teacher did not score.",
-    "rollout_token_share": "Share of tokens that were sampled only to value segments.",
-}
+PANELS: dict[str, str] = yaml.safe_load((files(__package__) / "panels.yaml").read_text(encoding="utf-8"))
 
 
 def plot_rewards(log_history: list[dict[str, Any]], path: str | Path, *, title: str) -> tuple[float, float] | None:

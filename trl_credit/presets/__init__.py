@@ -8,10 +8,10 @@ them all: the stub `__init__.pyi`, the README's table, tables of other pages, an
 from importlib import import_module
 
 from .. import STEMS
-from .preset import Preset, paper
+from .preset import PAPERS, Preset, paper
 
 
-__all__ = ["PRESETS", "Preset", "paper", "summaries"]
+__all__ = ["PAPERS", "PRESETS", "Preset", "paper", "summaries"]
 
 PRESETS: dict[str, Preset] = {name: import_module(f".{name}", __name__).PRESET for name in STEMS}
 

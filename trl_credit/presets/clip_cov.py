@@ -3,6 +3,9 @@
 A few tokens make the entropy fall most: those with a high product of (A − mean A) and (ℓ° − mean ℓ°), their covariance.
 Clip-Cov takes the gradient from a small share of these tokens, drawn at random. The entropy falls more slowly, and all
 other tokens keep their credit.
+
+Use it when: the entropy falls too early in runs with several updates per batch; not measured here
+Costs: one more forward pass per batch, for π_old; it samples once for 8 updates
 """
 
 from collections.abc import Callable
@@ -19,11 +22,9 @@ from ..credit.tokens import BatchTokens, Credit, Tokens, as_batch
 from ..loss.assignment import assign_credit
 from ..loss.metrics import clipped_tokens
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
-TITLE = "The Entropy Mechanism of Reinforcement Learning for Reasoning Language Models"
-AUTHORS = "Ganqu Cui and Yuchen Zhang and Jiacheng Chen and Lifan Yuan and Zhi Wang and others"
 LOSS_RULE = Rule({}, when(loss_type=TOKEN_MEANS, importance=PER_TOKEN), "it chooses among loss tokens")
 TREE_RULE = Rule({}, when(rollouts=anything_but("tree")), "a node of a tree is in as many rows as lead through it")
 
@@ -113,10 +114,8 @@ class ClipCovConfig(GRPOConfig):
 
 PRESET = Preset(
     name="Clip-Cov",
-    paper=paper(title=TITLE, authors=AUTHORS, arxiv="2505.22617"),
+    paper=PAPERS["2505.22617"],
     summary="a random few tokens of high covariance of A and ℓ lose their gradient",
-    use_when="the entropy falls too early in runs with several updates per batch; not measured here",
-    cost="one more forward pass per batch, for π_old; it samples once for 8 updates",
     formula="W = ℓ − ℓ°, A = group advantage, M = all but a few tokens with 1 < (A − mean A)(ℓ° − mean ℓ°) < 5",
     config=ClipCovConfig,
 )

@@ -4,12 +4,15 @@ GRPO averages the loss within each response first, so a token of a long response
 improbable tokens. DAPO takes the mean over all tokens of the batch, raises the upper clip limit to 0.28, and leaves
 truncated responses out of the loss. All tokens weigh the same, improbable tokens can gain more probability, and a
 response is not punished for the length limit alone.
+
+Use it when: responses differ much in length, and some reach the length limit
+Costs: as GRPO; with `groups="refill"` more rollouts
 """
 
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -37,14 +40,8 @@ class DAPOConfig(GRPOConfig):
 
 PRESET = Preset(
     name="DAPO",
-    paper=paper(
-        title="DAPO: An Open-Source LLM Reinforcement Learning System at Scale",
-        authors="Qiying Yu and Zheng Zhang and Ruofei Zhu and Yufeng Yuan and others",
-        arxiv="2503.14476",
-    ),
+    paper=PAPERS["2503.14476"],
     summary="token-mean loss, asymmetric clipping, truncated responses left out",
-    use_when="responses differ much in length, and some reach the length limit",
-    cost='as GRPO; with `groups="refill"` more rollouts',
     formula="W = ℓ − ℓ°, A = group advantage, M = all tokens of finished responses",
     config=DAPOConfig,
     uses=lambda args: args.loss_type == "dapo",

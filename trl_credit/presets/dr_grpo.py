@@ -3,12 +3,15 @@
 GRPO divides by the length of a response and by the standard deviation of its group's rewards. Dr. GRPO divides the loss
 by a constant instead, and its advantage is the reward minus the group's mean. A long wrong response no longer gets a
 smaller penalty per token, and very easy and very hard prompts no longer get a larger weight.
+
+Use it when: response length and the spread of a group's rewards should not change the weight of a token
+Costs: as GRPO
 """
 
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -29,14 +32,8 @@ class DrGRPOConfig(GRPOConfig):
 
 PRESET = Preset(
     name="Dr. GRPO",
-    paper=paper(
-        title="Understanding R1-Zero-Like Training: A Critical Perspective",
-        authors="Zichen Liu and Changyu Chen and Wenjun Li and Penghui Qi and Tianyu Pang and others",
-        arxiv="2503.20783",
-    ),
+    paper=PAPERS["2503.20783"],
     summary="no std, constant normaliser",
-    use_when="response length and the spread of a group's rewards should not change the weight of a token",
-    cost="as GRPO",
     formula="W = ℓ − ℓ°, A = r − mean, M = all tokens",
     config=DrGRPOConfig,
     uses=lambda args: args.loss_type == "dr_grpo",

@@ -4,6 +4,9 @@ GRPO gives every token the same advantage, whatever the policy has since learned
 multiplies a token's advantage by a factor between 1 and 1.2, computed from how the log-probability of the rest of the
 response has changed. From the second update of a batch on, tokens whose continuation has become more probable count up
 to 1.2 times as much.
+
+Use it when: responses are long, with many updates per batch; not measured here
+Costs: one more forward pass per batch, for π_old; it samples once for 8 updates
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +19,7 @@ from ..credit.future_kl import few_dual_clipped, future_kl_weight
 from ..credit.tokens import Credit, Tokens, wide
 from ..loss.assignment import assign_credit
 from .dapo import DAPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 RANGE = Values("two positive numbers, the smaller first", lambda x: LOW_HIGH.holds(x) and x[0] > 0.0)
@@ -103,14 +106,8 @@ class FIPOConfig(DAPOConfig):
 
 PRESET = Preset(
     name="FIPO",
-    paper=paper(
-        title="FIPO: Eliciting Deep Reasoning with Future-KL Influenced Policy Optimization",
-        authors="Chiyu Ma and Shuo Yang and Kexin Huang and Jinda Lu and Haoming Meng and others",
-        arxiv="2603.19835",
-    ),
+    paper=PAPERS["2603.19835"],
     summary="advantages weighed by the policy's drift on the rest of the response",
-    use_when="responses are long, with many updates per batch; not measured here",
-    cost="one more forward pass per batch, for π_old; it samples once for 8 updates",
     formula="W = ℓ − ℓ°, A = group advantage · sg clip(exp Σ_{k≥t} γ^{k−t} (ℓ_k − ℓ°_k)), M = all tokens",
     config=FIPOConfig,
 )

@@ -3,12 +3,15 @@
 A critic that values every token would be a second model of about the policy's size. GRPO samples several responses per
 prompt and compares each reward with the mean of its group, in units of the group's standard deviation. All tokens of a
 response get the same advantage, whether they decided the answer or not.
+
+Use it when: always, as the baseline; tune its learning rate first
+Costs: the baseline
 """
 
 from dataclasses import dataclass
 
 from ..config import CreditConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -31,14 +34,8 @@ class GRPOConfig(CreditConfig):
 
 PRESET = Preset(
     name="GRPO",
-    paper=paper(
-        title="DeepSeekMath: Pushing the Limits of Mathematical Reasoning in Open Language Models",
-        authors="Zhihong Shao and Peiyi Wang and Qihao Zhu and Runxin Xu and Junxiao Song and others",
-        arxiv="2402.03300",
-    ),
+    paper=PAPERS["2402.03300"],
     summary="one advantage per response",
-    use_when="always, as the baseline; tune its learning rate first",
-    cost="the baseline",
     formula="W = ℓ − ℓ°, A = group advantage, M = all tokens",
     config=GRPOConfig,
     uses=lambda args: True,  # all other algorithms build on it

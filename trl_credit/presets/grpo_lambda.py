@@ -4,13 +4,16 @@ GRPO gives every token of a response the same credit, since it has no values for
 multiplies the ratio of a token by the ratios of the tokens before it, with a smaller exponent the farther back they
 are. It also raises advantages below −0.1 to −0.1. On-policy the credit flows back as with P-trace, but the ratio itself
 changes, so later updates of a batch clip far more tokens.
+
+Use it when: you want a trace, and no advantage below −0.1; most of the gain measured here came from this floor
+Costs: one O(T) scan, and a reference pass (β = 0.04)
 """
 
 from dataclasses import dataclass
 
 from ..config import CreditConfig
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -45,14 +48,8 @@ def _uses(args: CreditConfig) -> bool:
 
 PRESET = Preset(
     name="GRPO-λ",
-    paper=paper(
-        title="GRPO-λ: Credit Assignment improves LLM Reasoning",
-        authors="Prasanna Parthasarathi and Mathieu Reymond and Boxing Chen and Yufei Cui and Sarath Chandar",
-        arxiv="2510.00194",
-    ),
+    paper=PAPERS["2510.00194"],
     summary="the log-ratio of a token also has the decayed log-ratios of earlier tokens",
-    use_when="you want a trace, and no advantage below −0.1; most of the gain measured here came from this floor",
-    cost="one O(T) scan, and a reference pass (β = 0.04)",
     formula="W = Σ_{k≤t} g^{t−k} (ℓ_k − ℓ°_k), A = group advantage raised to at least −0.1, M = all tokens",
     config=GRPOLambdaConfig,
     uses=_uses,

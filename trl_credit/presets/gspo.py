@@ -3,19 +3,15 @@
 The reward belongs to a whole response, but GRPO's importance ratios belong to tokens, and their noise adds up over a
 long response. GSPO uses one ratio per response, the geometric mean of its tokens' ratios. A response is clipped as a
 whole, and all its tokens get the same credit.
+
+Use it when: responses are long, and a batch has several updates; measured here: no gain over GRPO shown
+Costs: as GRPO
 """
 
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset, paper
-
-
-PAPER = paper(
-    title="Group Sequence Policy Optimization",
-    authors="Chujie Zheng and Shixuan Liu and Mingze Li and Xiong-Hui Chen and Bowen Yu and others",
-    arxiv="2507.18071",
-)
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -39,10 +35,8 @@ class GSPOConfig(GRPOConfig):
 
 PRESET = Preset(
     name="GSPO",
-    paper=PAPER,
+    paper=PAPERS["2507.18071"],
     summary="one importance ratio per response",
-    use_when="responses are long, and a batch has several updates; measured here: no gain over GRPO shown",
-    cost="as GRPO",
     formula="W = mean over the response of ℓ − ℓ°, A = group advantage, M = all tokens",
     config=GSPOConfig,
     uses=lambda args: args.importance == "sequence",

@@ -4,12 +4,15 @@ In a small group with right and wrong answers, the mean reward is too high on ha
 HA-DW keeps a running belief about the policy's accuracy and multiplies the advantage by a factor of the distance
 between a prompt's accuracy and the belief. On harder prompts right answers gain weight against wrong ones, and on
 easier prompts it is the other way round. Prompts far from the belief weigh more, hard and easy ones alike.
+
+Use it when: prompts differ much in difficulty and groups are small; measured here: no gain over GRPO shown
+Costs: as GRPO
 """
 
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -29,14 +32,8 @@ class HADWConfig(GRPOConfig):
 
 PRESET = Preset(
     name="HA-DW",
-    paper=paper(
-        title="Your Group-Relative Advantage Is Biased",
-        authors="Fengkai Yang and Zherui Chen and Xiaohan Wang and Xiaodong Lu and others",
-        arxiv="2601.08521",
-    ),
+    paper=PAPERS["2601.08521"],
     summary="more weight for right answers to hard prompts and wrong ones to easy prompts",
-    use_when="prompts differ much in difficulty and groups are small; measured here: no gain over GRPO shown",
-    cost="as GRPO",
     formula="W = ℓ − ℓ°, A = group advantage · Φ(difficulty), M = all tokens",
     config=HADWConfig,
     uses=lambda args: args.difficulty != "none",

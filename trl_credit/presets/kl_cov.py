@@ -3,6 +3,9 @@
 A few tokens make the entropy fall most: those with a high product of (A − mean A) and (ℓ° − mean ℓ°), their covariance.
 KL-Cov adds a penalty on how far the log-probability of these tokens has moved since sampling, and clips no ratio. These
 tokens move less, the entropy falls more slowly, and every token keeps a gradient.
+
+Use it when: as Clip-Cov, but the chosen tokens get a KL penalty instead of no gradient; not measured here
+Costs: one more forward pass per batch, for π_old; it samples once for 8 updates
 """
 
 from dataclasses import dataclass
@@ -16,9 +19,9 @@ from ..config.rules import NO_WEIGHTED_KL, WEIGHTED_KL, Rule
 from ..credit.covariance import kl_cov_tokens
 from ..credit.tokens import BatchTokens, Credit, Tokens, as_batch, wide
 from ..loss.assignment import assign_credit
-from .clip_cov import AUTHORS, LOSS_RULE, TITLE, TREE_RULE, ByBatch
+from .clip_cov import LOSS_RULE, TREE_RULE, ByBatch
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -83,10 +86,8 @@ class KLCovConfig(GRPOConfig):
 
 PRESET = Preset(
     name="KL-Cov",
-    paper=paper(title=TITLE, authors=AUTHORS, arxiv="2505.22617"),
+    paper=PAPERS["2505.22617"],
     summary="no clipping, and a penalty on the drift of the tokens of highest covariance of A and ℓ",
-    use_when="as Clip-Cov, but the chosen tokens get a KL penalty instead of no gradient; not measured here",
-    cost="one more forward pass per batch, for π_old; it samples once for 8 updates",
     formula="W = 0, A = ρ · group advantage − |log ρ| where (A − mean A)(ℓ° − mean ℓ°) is largest, M = all tokens",
     config=KLCovConfig,
 )

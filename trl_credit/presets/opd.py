@@ -3,6 +3,9 @@
 A reward at the end says nothing about single tokens. OPD has a teacher score the response that the policy sampled, and
 adds the difference of log-probabilities to each token's advantage. Tokens that the teacher finds more probable become
 more probable. Every token gets a signal, also in groups whose rewards are equal.
+
+Use it when: you have a better model of the same family, or can tell a teacher the answer
+Costs: one forward pass of the teacher per batch, without a gradient; the memory of the teacher
 """
 
 from dataclasses import dataclass, replace
@@ -100,8 +103,6 @@ PRESET = Preset(
         arxiv="2306.13649",
     ),
     summary="a teacher's log-probability minus the policy's, added to the advantage of each token",
-    use_when="you have a better model of the same family, or can tell a teacher the answer",
-    cost="one forward pass of the teacher per batch, without a gradient; the memory of the teacher",
     formula="W = ℓ − ℓ°, A = group advantage + c · sg(ℓᵀ − ℓ°), M = all tokens",
     config=OPDConfig,
 )

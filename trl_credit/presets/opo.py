@@ -3,12 +3,15 @@
 When responses differ in length, the group's mean reward is not the baseline with the smallest gradient variance. OPO
 weighs each reward in the baseline by the length of its response, and makes exactly one update per batch. The baseline
 has the smallest variance if the variance of a response's score grows in proportion to its length.
+
+Use it when: a batch has exactly one update, and responses differ in length
+Costs: as GRPO
 """
 
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -38,14 +41,8 @@ class OPOConfig(GRPOConfig):
 
 PRESET = Preset(
     name="OPO",
-    paper=paper(
-        title="On-Policy RL with Optimal Reward Baseline",
-        authors="Yaru Hao and Li Dong and Xun Wu and Shaohan Huang and Zewen Chi and Furu Wei",
-        arxiv="2505.23585",
-    ),
+    paper=PAPERS["2505.23585"],
     summary="length-weighted optimal baseline",
-    use_when="a batch has exactly one update, and responses differ in length",
-    cost="as GRPO",
     formula="W = ℓ − ℓ°, A = r − Σ L r / Σ L, M = all tokens",
     config=OPOConfig,
     uses=lambda args: args.baseline == "optimal",

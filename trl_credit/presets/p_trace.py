@@ -4,19 +4,15 @@ GRPO gives every token of a response the same credit, so no token is credited fo
 log-probabilities of earlier tokens, decayed by γλ per token, to each token's log importance weight, in the gradient
 alone. A token also gets the credit of the tokens after it, so the last tokens get least, while ratios and clipping stay
 those of GRPO.
+
+Use it when: you compare with S-trace: all tokens leave a trace, not only those of high entropy
+Costs: one O(T) scan, and a reference pass (β = 0.001)
 """
 
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset, paper
-
-
-PAPER = paper(
-    title="Beyond Uniform Credit Assignment: Selective Eligibility Traces for RLVR",
-    authors="Chaoli Mou and Zhan Zhuang and Xinning Chen and Yu Zhang",
-    arxiv="2605.05965",
-)
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -37,10 +33,8 @@ class PTraceConfig(GRPOConfig):
 
 PRESET = Preset(
     name="P-trace",
-    paper=PAPER,
+    paper=PAPERS["2605.05965"],
     summary="eligibility traces from every token",
-    use_when="you compare with S-trace: all tokens leave a trace, not only those of high entropy",
-    cost="one O(T) scan, and a reference pass (β = 0.001)",
     formula="W = sg(ℓ − ℓ°) + Σ_{k≤t} g^{t−k} (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens",
     config=PTraceConfig,
     uses=lambda args: args.importance == "eligible" and args.selector == "none",

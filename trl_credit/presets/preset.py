@@ -1,12 +1,16 @@
 """`Preset`: an algorithm's name, paper and description, and the configuration class with its published setting.
 
 The docstring of a preset's module opens the algorithm's page in `docs/algorithms/`. After its first line, a few
-sentences say what the algorithm finds wrong with GRPO's credit, what it does, and what follows.
+sentences say what the algorithm finds wrong with GRPO's credit, what it does, and what follows. Two lines end it, for
+the README's table too: when to use the algorithm, a short clause, and what it costs beside GRPO, a few words.
 """
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.resources import files
+
+import yaml
 
 from ..config import CreditConfig
 
@@ -17,15 +21,13 @@ class Preset:
 
     Attributes:
         name: The algorithm's name as people write it: "S-trace".
-        paper: Title, arXiv id and BibTeX entry, see [`paper`].
+        paper: Title, arXiv id and BibTeX entry, see [`paper`]; of `PAPERS`.
         summary: A few words on what it does, for `--help`.
         formula: One line for the model card. ℓ and ℓ° are the log-probabilities under the current and the sampling
             policy, sg stops the gradient, g = γλ, and z is 1 at the tokens that a selector chose.
         config: The configuration class with the published setting.
         uses: Returns whether a configuration, of any preset, uses the algorithm's method and cites its paper. `None`:
             only configurations of the class `config` do.
-        use_when: When to use it, a short clause for the README's table.
-        cost: What it costs beside GRPO, a few words for the README's table.
     """
 
     name: str
@@ -34,8 +36,6 @@ class Preset:
     formula: str
     config: type[CreditConfig]
     uses: Callable[[CreditConfig], bool] | None = None
-    use_when: str = ""
-    cost: str = ""
 
     @property
     def tag(self) -> str:
@@ -52,3 +52,8 @@ def paper(*, title: str, authors: str, arxiv: str) -> dict[str, str]:
     fields = {"title": f"{{{title}}}", "author": authors, "year": year, "eprint": f"arXiv:{arxiv}"}
     lines = "".join(f"    {name:<6} = {{{value}}},\n" for name, value in fields.items())
     return {"title": title, "id": arxiv, "citation": f"@article{{{author}{year}{word},\n".lower() + f"{lines}}}"}
+
+
+# those of `papers.yaml`, by arXiv id
+_ENTRIES = yaml.safe_load((files(__package__) / "papers.yaml").read_text(encoding="utf-8"))
+PAPERS = {arxiv: paper(**entry, arxiv=arxiv) for arxiv, entry in _ENTRIES.items()}

@@ -4,6 +4,9 @@ To imitate a teacher that is told the answer teaches the policy to hint at what 
 each update from the reward alone. The teacher, a copy of the policy that sees the reference answer, scales a token's
 advantage by a factor between 0.9 and 1.1: tokens weigh more where knowing the answer speaks for the outcome. No token
 is pushed against the reward.
+
+Use it when: the data has reference answers, and the model follows what its prompt says
+Costs: one forward pass per batch, without a gradient; a copy of the trained weights
 """
 
 from collections.abc import Mapping
@@ -110,8 +113,6 @@ PRESET = Preset(
         arxiv="2604.03128",
     ),
     summary="advantages scaled by what a copy of the policy that is told the answer finds probable",
-    use_when="the data has reference answers, and the model follows what its prompt says",
-    cost="one forward pass per batch, without a gradient; a copy of the trained weights",
     formula="W = ℓ − ℓ°, A = group advantage · sg((1 − μ) + μ clip(exp(sgn(A)(ℓᵀ − ℓ)), 0.8, 1.2)), M = all tokens",
     config=RLSDConfig,
 )

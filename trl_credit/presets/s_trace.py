@@ -4,12 +4,15 @@ GRPO gives all tokens the same credit, although few of them decide the reward. I
 passes later credit back to it, the noise of the others is passed on too. S-trace lets only the fifth of a response's
 tokens with the highest entropy leave a trace. Uncertain tokens also get the credit of what came after them, and all
 other tokens keep GRPO's credit.
+
+Use it when: the learning rate is small, and much of a response is filler; not where the answer is at the very end
+Costs: one O(T) scan, and a reference pass (β = 0.001)
 """
 
 from dataclasses import dataclass
 
-from .p_trace import PAPER, PTraceConfig
-from .preset import Preset
+from .p_trace import PTraceConfig
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -30,10 +33,8 @@ class STraceConfig(PTraceConfig):
 
 PRESET = Preset(
     name="S-trace",
-    paper=PAPER,
+    paper=PAPERS["2605.05965"],
     summary="eligibility traces from high-entropy tokens",
-    use_when="the learning rate is small, and much of a response is filler; not where the answer is at the very end",
-    cost="one O(T) scan, and a reference pass (β = 0.001)",
     formula="W = sg(ℓ − ℓ°) + (ℓ − sg ℓ) + Σ_{k<t} g^{t−k} z_k (ℓ_k − sg ℓ_k), A = group advantage, M = all tokens",
     config=STraceConfig,
     uses=lambda args: args.importance == "eligible" and args.selector != "none",

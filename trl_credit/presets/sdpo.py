@@ -3,6 +3,9 @@
 A group with one right response has shown how the problem is solved, but GRPO tells the others only that they were
 wrong. SDPO shows the right response to a slowly moving copy of the policy, which scores each token of the others. The
 policy moves towards that teacher at every token. Groups without a right response teach nothing.
+
+Use it when: groups have right and wrong responses, and the model learns from a solution in its prompt
+Costs: one forward pass per batch, without a gradient; a copy of the trained weights
 """
 
 from dataclasses import dataclass
@@ -95,8 +98,6 @@ PRESET = Preset(
         arxiv="2601.20802",
     ),
     summary="distills a moving copy of the policy that sees a right response of the group",
-    use_when="groups have right and wrong responses, and the model learns from a solution in its prompt",
-    cost="one forward pass per batch, without a gradient; a copy of the trained weights",
     formula="W = 0, A = sg(min(ρ, 2) (ℓᵀ − ℓ)) ℓ, M = all tokens",
     config=SDPOConfig,
 )

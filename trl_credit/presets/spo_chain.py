@@ -4,20 +4,16 @@ One advantage per response does not say which part of the response was to blame.
 of five improbable tokens each, and estimates the value at each cut by finishing the response nine times from there. The
 advantage of a segment is how much it changed the chance of success, and tokens with a probability of 0.9 or more are
 left out of the policy term.
+
+Use it when: you can afford much sampling but few optimizer steps, and improbable tokens decide the reward
+Costs: 186 times the generated tokens; the training passes cost 2.5 times the FLOPs
 """
 
 from dataclasses import dataclass
 
 from ..config import CreditConfig
 from .grpo import GRPOConfig
-from .preset import Preset, paper
-
-
-PAPER = paper(
-    title="Segment Policy Optimization: Effective Segment-Level Credit Assignment in RL for Large Language Models",
-    authors="Yiran Guo and Lijie Xu and Jie Liu and Dan Ye and Shuang Qiu",
-    arxiv="2505.23564",
-)
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -50,10 +46,8 @@ def _uses(args: CreditConfig) -> bool:
 
 PRESET = Preset(
     name="SPO-chain",
-    paper=PAPER,
+    paper=PAPERS["2505.23564"],
     summary="segments begin at improbable tokens; rollouts from each boundary estimate its value",
-    use_when="you can afford much sampling but few optimizer steps, and improbable tokens decide the reward",
-    cost="186 times the generated tokens; the training passes cost 2.5 times the FLOPs",
     formula="W = ℓ − ℓ°, A = V(segment's end) − V(segment's start), M = tokens with π_old < 0.9",
     config=SPOChainConfig,
     uses=_uses,

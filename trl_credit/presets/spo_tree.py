@@ -4,13 +4,15 @@ One advantage per response does not say which part was to blame. SPO-chain finds
 rollouts that it samples for that. SPO-tree samples the responses of a prompt as a tree, and the value of a node is the
 mean of its children's values. Each segment is compared with the mean over all children of its parent, and segments with
 an advantage are training rows, for up to 8 batches.
+
+Use it when: you want an advantage per part of a long response, for fewer generated tokens than SPO-chain
+Costs: 26 times the generated tokens; the training passes cost 6.3 times the FLOPs
 """
 
 from dataclasses import dataclass
 
 from .grpo import GRPOConfig
-from .preset import Preset
-from .spo_chain import PAPER
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -49,10 +51,8 @@ class SPOTreeConfig(GRPOConfig):
 
 PRESET = Preset(
     name="SPO-tree",
-    paper=PAPER,
+    paper=PAPERS["2505.23564"],
     summary="responses sampled as a tree; a segment is compared with all children of its parent",
-    use_when="you want an advantage per part of a long response, for fewer generated tokens than SPO-chain",
-    cost="26 times the generated tokens; the training passes cost 6.3 times the FLOPs",
     formula="W = ℓ − ℓ°, A = V(node) − mean V(children of its parent), M = tokens with π_old < 0.9",
     config=SPOTreeConfig,
     uses=lambda args: args.rollouts == "tree",

@@ -38,11 +38,8 @@ class _Hidden:
         self._trainer, self._model, self._ids, self._width = trainer, model, ids, width
         self._parts: list[torch.Tensor] = []  # TRL may cut a batch into several calls
 
-    def hook(self, hooks: ExitStack) -> None:
-        """Registers the hooks until `hooks` ends."""
-        hooks.enter_context(self._model.base_model.register_forward_hook(self._see))
-
-    def _see(self, module: nn.Module, args: tuple, output: Any) -> None:
+    def see(self, module: nn.Module, args: tuple, output: Any) -> None:
+        """Reads what a call of the transformer returned, as a hook of it."""
         self._parts.append(self._scored(output[0]))
 
     def _scored(self, x_t: torch.Tensor) -> torch.Tensor:
@@ -63,7 +60,7 @@ class _EosProbs(_Hidden):
     """
 
     @torch.no_grad()
-    def _see(self, module: nn.Module, args: tuple, output: Any) -> None:
+    def see(self, module: nn.Module, args: tuple, output: Any) -> None:
         hidden = self._scored(output[0])
         first = sum(map(len, self._parts))
         chosen = self._ids[first : first + len(hidden), -self._width :]
@@ -141,11 +138,12 @@ class Probes:
         if not self._names:
             return forward(model, *args, **kwargs)
         named = dict(zip(("input_ids", "attention_mask", "logits_to_keep"), args, strict=False)) | kwargs
-        of_pass = self._trainer, self._inner(model), named["input_ids"], named["logits_to_keep"]
+        inner = self._inner(model)
+        of_pass = self._trainer, inner, named["input_ids"], named["logits_to_keep"]
         readings = [_READINGS[name](*of_pass) for name in self._names]
         with ExitStack() as hooks:
             for reading in readings:
-                reading.hook(hooks)
+                hooks.enter_context(inner.base_model.register_forward_hook(reading.see))
             output = forward(model, *args, **kwargs)
         return (*output, *(reading.result(output[0]) for reading in readings))
 

@@ -15,7 +15,7 @@ from ...observe.schema import Shard
 from ...support.files import write_atomically
 from ..explain.credits import Explained
 from ..statistics import holm
-from ..tables import markdown_table
+from ..tables import listed, markdown_table
 from ..viewer import build_page
 from ..viewer.excerpt import excerpt
 from ..viewer.notebook import CreditView
@@ -67,9 +67,7 @@ class Audit:
         self.shards: dict[str, Shard] = {}
         for name, of in explained.items():
             credited = [of[m.batch].shard.responses[m.place] for m in measured]
-            shown = [
-                r | {"group": m.prompt, "index": k} for k, (r, m) in enumerate(zip(credited, measured, strict=True))
-            ]
+            shown = [r | {"group": measured[k].prompt, "index": k} for k, r in enumerate(credited)]
             self.shards[name] = Shard(of[0].shard.header | {"step": None}, {}, shown)
         self.values = [m.values(min(FIRST / continuations, 1.0)) for m in measured]
         self.is_complete = all((m.chosen[m.written] > 0).all() for m in measured)
@@ -119,9 +117,9 @@ class Audit:
         parts = ["On this model and task:"]
         for word, sign in zip(words, (1, -1), strict=True):
             if names := [name for name in known if is_shown[name] and known[name].value * sign > 0]:
-                parts.append(f"Credit is {word} with {_and(names)} than with {self.baseline}.")
+                parts.append(f"Credit is {word} with {listed(names)} than with {self.baseline}.")
         if rest := [name for name in self.scores if name != self.baseline and not is_shown.get(name)]:
-            parts.append(f"No difference from {self.baseline} is shown for {_and(rest)}.")
+            parts.append(f"No difference from {self.baseline} is shown for {listed(rest)}.")
         if has_progress and self.best.low > 0:
             progress = f"{self.best.low:.2f} to {self.best.high:.2f}, where {self.baseline} has {own.value:.2f}"
             parts.append(f"The best credit, ΔV itself, would have a progress of {progress}.")
@@ -194,7 +192,3 @@ def _cell(estimate: Estimate, column: str) -> str:
         return "–"
     value, low, high = (f"{x:.{_COLUMNS[column]}f}" for x in estimate[:3])
     return (f"{value} [{low}, {high}]" if column in _WITH_INTERVAL else value).replace("-", "−")
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

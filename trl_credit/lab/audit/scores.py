@@ -36,9 +36,7 @@ def aim_sums(tokens: pd.DataFrame, credit: np.ndarray, *, floor: float) -> np.nd
         floor (`float`):
             The least standard deviation of ΔV̂ from one half. A token decides if that ΔV̂ is above two of them.
     """
-    w, gain, variance, first, second = (
-        tokens[x].to_numpy() for x in ("weight", "gain", "variance", "half_1", "half_2")
-    )
+    w, gain, variance, first, second = tokens[["weight", "gain", "variance", "half_1", "half_2"]].to_numpy().T
     square, size = gain**2 - variance, np.abs(credit)  # the noise of ΔV̂ adds its variance to its square
     # the first half of the continuations says which tokens decide and in which direction, the other one by how much
     decides = w * second * (np.abs(first) > 2 * np.sqrt(2 * variance + floor**2))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from ..tables import escape_markdown
+from ..tables import escape_markdown, listed
 from .grid import TUNING
 from .results import Results, in_short
 from .scoring import ScoreRow
@@ -59,8 +59,8 @@ def notes(results: Results) -> list[str]:
 def _with_numbers(rows: Sequence[ScoreRow]) -> str:
     """ "S-trace (+0.012 [0.003, 0.021])" for each; the labels alone where they are many."""
     if len(rows) > _NAMED:
-        return _listed([row.label for row in rows])
-    return _listed([f"{row.label} ({difference_in_words(row)})" for row in rows])
+        return listed([row.label for row in rows])
+    return listed([f"{row.label} ({difference_in_words(row)})" for row in rows])
 
 
 def difference_in_words(row: ScoreRow) -> str:
@@ -79,10 +79,6 @@ def signed(value: float) -> str:
     return f"{value:+.3f}".replace("-", "−")
 
 
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 _OPTIONS = {"trim_blocks": True, "lstrip_blocks": True, "undefined": StrictUndefined}
 ENVIRONMENT = Environment(loader=PackageLoader(__package__, "assets"), **_OPTIONS)
-ENVIRONMENT.filters |= {"listed": _listed, "plain": escape_markdown}
+ENVIRONMENT.filters |= {"listed": listed, "plain": escape_markdown}

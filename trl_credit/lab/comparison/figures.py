@@ -78,13 +78,6 @@ def as_svg(figure: Figure) -> str:
     return text.getvalue()
 
 
-def as_png(figure: Figure) -> bytes:
-    """A PNG with 160 dots per inch."""
-    data = io.BytesIO()
-    figure.savefig(data, format="png", dpi=160, metadata={"Software": None})
-    return data.getvalue()
-
-
 def _figure(size: tuple[float, float], rows: int = 1, columns: int = 1) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=size, layout="constrained")  # pyplot has global state
     panels = list(figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).flat)

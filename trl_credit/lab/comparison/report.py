@@ -14,12 +14,12 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from ...runs.identity import differences
-from ...support.files import inside, write_atomically
+from ...support.files import atomic_file, inside, write_atomically
 from ..tables import markdown_table
 from ..viewer.page import source_hash
 from .answer import ENVIRONMENT, answer, interval_in_words, notes, signed
 from .entries import in_order
-from .figures import as_png, as_svg, draw_curves, draw_differences
+from .figures import as_svg, draw_curves, draw_differences
 from .grid import TUNING
 from .groups import Group, common_axes
 from .histories import AXES
@@ -50,7 +50,8 @@ def write_report(results: Results, folder: Path) -> list[Path]:
         drawn[stem] = as_svg(figure)
         path = inside(folder, FIGURES) / stem
         write_atomically(f"{path}.svg", drawn[stem])
-        write_atomically(f"{path}.png", as_png(figure))
+        with atomic_file(f"{path}.png") as file:
+            figure.savefig(file, format="png", dpi=160, metadata={"Software": None})
     write_atomically(folder / "results.json", json.dumps(results.content, indent=1, ensure_ascii=False))
     pages = {folder / "report.md": as_markdown(results), folder / "report.html": as_html(results, drawn)}
     for path, text in pages.items():

@@ -10,6 +10,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from ...data import load_prompts
+from ...data.prompts import prompt_ids
 from ...data.sets import SETS, resolve_style
 from ...demo import TASKS, demo_dataset
 from ...support.conversation import asked_in
@@ -98,7 +99,7 @@ def load_problems(
         if problem_id in problems:
             raise ValueError(f"two problems of {name!r} have the id {problem_id!r}: ids must differ")
         own_seed = int(sha256(f"{options.seed}/{label}/{problem_id}".encode())[:12], 16)
-        ids = _tokens(prompt, tokenizer, options.chat_template_kwargs or {})
+        ids = prompt_ids(tokenizer, prompt, **(options.chat_template_kwargs or {}))
         text = str(row.get("problem") or asked_in(prompt))
         problems[problem_id] = Problem(problem_id, own_seed, ids, reference, _digest(prompt), text)
     if reward is not None:
@@ -137,10 +138,3 @@ def _digest(prompt: Prompt) -> str:
     # messages as the plain text that a model without a chat template gets
     text = prompt if isinstance(prompt, str) else "\n\n".join(str(message["content"]) for message in prompt)
     return sha256(text.encode("utf-8", "surrogatepass"))[:16]
-
-
-def _tokens(prompt: Prompt, tokenizer: PreTrainedTokenizerBase, template: dict[str, Any]) -> list[int]:
-    if isinstance(prompt, str):
-        return tokenizer(prompt)["input_ids"]
-    text = tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False, **template)
-    return tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -1,6 +1,5 @@
 """The scores of an evaluation folder: `evaluation.json`, `.md` and `.png`. They contain nothing that a model wrote."""
 
-import io
 import json
 import re
 import shutil
@@ -12,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ...support.files import inside, read_json, write_atomically
+from ...support.files import atomic_file, inside, read_json, write_atomically
 from ..tables import escape_markdown, table_of
 from .protocols import split_metric
 from .sample_store import file_name
@@ -50,7 +49,8 @@ def write_rows(folder: Path, rows: Sequence[Row]) -> None:
     content = json.dumps({"version": ROWS_VERSION, "rows": list(rows)}, indent=1)
     write_atomically(folder / "evaluation.json", content + "\n")
     write_atomically(folder / "evaluation.md", score_markdown(rows))
-    write_atomically(folder / "evaluation.png", draw_rows(rows))
+    with atomic_file(folder / "evaluation.png") as file:
+        draw_rows(rows).savefig(file, format="png")
 
 
 def add_rows(folder: Path, rows: Sequence[Row]) -> None:
@@ -152,8 +152,8 @@ def _cell(score: dict[str, Any]) -> str:
     return f"{value:.1f} [{low:.1f}, {high:.1f}]{' W' if score['interval'] == 'wilson' else ''}"
 
 
-def draw_rows(rows: Sequence[Row]) -> bytes:
-    """A PNG with one panel per set and protocol, in percent; permissive scores if there are strict ones too.
+def draw_rows(rows: Sequence[Row]) -> Figure:
+    """One panel per set and protocol, in percent; permissive scores if there are strict ones too.
 
     If all models of a panel are `checkpoint-<step>` of one run, a line per metric goes over the steps. Else the points
     of a model stand beside those of the others, by metric. The bars are 95 % intervals.
@@ -194,6 +194,4 @@ def draw_rows(rows: Sequence[Row]) -> bytes:
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3, axis="y")
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False, fontsize="small")
-    png = io.BytesIO()
-    figure.savefig(png, format="png")
-    return png.getvalue()
+    return figure

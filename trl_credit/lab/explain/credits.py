@@ -82,17 +82,11 @@ def explain(
     if used.carries_loss and config.beta != 0.0 and tokens.ref_logp_t is None:
         note = f"{note}; the policy is used as reference policy".removeprefix("; ")
         tokens = replace(tokens, ref_logp_t=tokens.logp_t.detach())
-    seed = shard.header.get("batch_seed")
-    tokens = with_statistics(
-        used,
-        config,
-        tokens,
-        rewards=rewards_of(shard.responses),
-        reward_columns=_by_function(shard.responses),
-        group_ids=torch.tensor([response["group"] for response in shard.responses]),
-        columns=shard.responses,
-        **({} if seed is None else {"generator": torch.Generator().manual_seed(seed)}),
-    )
+    rewards = {"rewards": rewards_of(shard.responses), "reward_columns": _by_function(shard.responses)}
+    rows = rewards | {"group_ids": torch.tensor([r["group"] for r in shard.responses]), "columns": shard.responses}
+    if (seed := shard.header.get("batch_seed")) is not None:
+        rows["generator"] = torch.Generator().manual_seed(seed)
+    tokens = with_statistics(used, config, tokens, **rows)
     credit = Contract(used, max=lambda n: n).credit(tokens, config)
     reached_t = _reached(config, tokens)
     columns, horizon = _columns(config, tokens, credit, carries_loss=used.carries_loss, reached_t=reached_t)

@@ -11,10 +11,11 @@ from ...observe.token_texts import TokenTexts
 from ...support.adapters import adapter_base, tokenizer_source
 
 
+Loaded = tuple[PreTrainedModel, PreTrainedTokenizerBase]
 _CHUNK = 256  # tokens whose distributions over the vocabulary are in float32 at the same time
 
 
-def load(name: str, *, trust_remote_code: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def load(name: str, *, trust_remote_code: bool = False) -> Loaded:
     """A model in evaluation mode, on the accelerator if there is one, and its tokenizer.
 
     Raises:

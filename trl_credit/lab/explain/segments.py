@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from datasets import Dataset
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ...config import CreditConfig
 from ...loss import keys
@@ -19,6 +18,7 @@ from ...trainer.engine import TrlEngine
 from ...trainer.engine_calls import temporarily
 from ...trainer.named import ALGORITHMS
 from .credits import groups_of, rewards_of
+from .measure import Loaded
 
 
 # fields of a response that are not columns of its data set
@@ -27,13 +27,7 @@ _RESULTS += ("prompt_token_ids",)
 
 
 def rolled_out(
-    shard: Shard,
-    name: str,
-    *,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    reward: Callable,
-    settings: dict[str, Any],
+    shard: Shard, name: str, loaded: Loaded, *, reward: Callable, settings: dict[str, Any]
 ) -> tuple[CreditConfig, tuple[torch.Tensor, torch.Tensor]]:
     """The configuration of a chain algorithm, and its advantages and segment numbers, shapes (B, T).
 
@@ -43,7 +37,7 @@ def rolled_out(
         ValueError: the reward function needs a field that the responses lack.
     """
     rows = dataset_rows(shard, reward)
-    config_class, trainer_class = ALGORITHMS[name]
+    (model, tokenizer), (config_class, trainer_class) = loaded, ALGORITHMS[name]
     groups = groups_of(shard.responses)
     size, length = max(map(len, groups)), max(len(response["tokens"]) for response in shard.responses)
     sizes = {"num_generations": size, "per_device_train_batch_size": size, "max_completion_length": length}
