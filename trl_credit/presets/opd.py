@@ -20,7 +20,7 @@ from ..credit.teacher import position_weight, teacher_gap
 from ..credit.tokens import Credit, Tokens, wide
 from ..loss.assignment import assign_credit
 from .grpo import GRPOConfig
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 STUDENT = one_of("old", "current")
@@ -97,11 +97,7 @@ class OPDConfig(GRPOConfig):
 
 PRESET = Preset(
     name="OPD",
-    paper=paper(
-        title="On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes",
-        authors="Rishabh Agarwal and Nino Vieillard and Yongchao Zhou and Piotr Stanczyk and Sabela Ramos and others",
-        arxiv="2306.13649",
-    ),
+    paper=PAPERS["2306.13649"],
     summary="a teacher's log-probability minus the policy's, added to the advantage of each token",
     formula="W = ℓ − ℓ°, A = group advantage + c · sg(ℓᵀ − ℓ°), M = all tokens",
     config=OPDConfig,

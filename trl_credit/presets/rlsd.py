@@ -23,7 +23,7 @@ from ..credit.tokens import Credit, Tokens, wide
 from ..loss.assignment import assign_credit
 from .grpo import GRPOConfig
 from .opd import STUDENT, TOKEN_RULE, gap_of
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -107,11 +107,7 @@ class RLSDConfig(GRPOConfig):
 
 PRESET = Preset(
     name="RLSD",
-    paper=paper(
-        title="Self-Distilled RLVR",
-        authors="Chenxu Yang and Chuanyu Qin and Qingyi Si and Minghui Chen and Naibin Gu and others",
-        arxiv="2604.03128",
-    ),
+    paper=PAPERS["2604.03128"],
     summary="advantages scaled by what a copy of the policy that is told the answer finds probable",
     formula="W = ℓ − ℓ°, A = group advantage · sg((1 − μ) + μ clip(exp(sgn(A)(ℓᵀ − ℓ)), 0.8, 1.2)), M = all tokens",
     config=RLSDConfig,

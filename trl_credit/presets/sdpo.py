@@ -20,7 +20,7 @@ from ..credit.tokens import Credit, Tokens, wide
 from ..loss.assignment import assign_credit
 from .grpo import GRPOConfig
 from .opd import STUDENT, gap_of
-from .preset import Preset, paper
+from .preset import PAPERS, Preset
 
 
 @dataclass
@@ -92,11 +92,7 @@ class SDPOConfig(GRPOConfig):
 
 PRESET = Preset(
     name="SDPO",
-    paper=paper(
-        title="Reinforcement Learning via Self-Distillation",
-        authors="Jonas Hübotter and Frederike Lübeck and Lejs Behric and Anton Baumann and Marco Bagatella and others",
-        arxiv="2601.20802",
-    ),
+    paper=PAPERS["2601.20802"],
     summary="distills a moving copy of the policy that sees a right response of the group",
     formula="W = 0, A = sg(min(ρ, 2) (ℓᵀ − ℓ)) ℓ, M = all tokens",
     config=SDPOConfig,
