@@ -53,29 +53,6 @@ def test_the_factor_is_that_of_the_slow_reference(clip_range, half_life, ratio_m
     assert expected.unique().numel() > 2  # neither all clipped nor all 1
 
 
-def test_a_negative_advantage_at_a_large_ratio_gets_no_factor_above_1():
-    old, logp = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([[math.log(10.1), math.log(9.9)]]).double()
-    one = torch.ones(1, dtype=torch.float64)
-    assert weight(logp, old, -one, torch.ones(1, 2), safety_ratio=4.0).tolist() == [[1.0, 1.0]]
-    assert weight(logp, old, -one, torch.ones(1, 2)).tolist() == [[1.0, 1.2]]
-    assert weight(logp, old, one, torch.ones(1, 2)).tolist() == [[1.2, 1.2]]
-    low = weight(logp * 1.0, old, -one, torch.ones(1, 2), ratio_max=1.0, clip_range=(0.5, 1.2))
-    assert low.tolist() == [[1.0, 1.0]]  # both are left out of F, so exp F is 1
-
-
-def test_without_drift_it_is_exactly_1_and_it_is_detached():
-    logp, _, advantage, mask = drifted()
-    factor_t = weight(logp.requires_grad_(), logp.detach(), advantage, mask)
-    assert torch.equal(factor_t, torch.ones_like(factor_t)) and not factor_t.requires_grad
-
-
-@pytest.mark.parametrize("fill", [math.nan, math.inf, -math.inf])
-def test_values_outside_of_the_mask_do_not_matter(fill):
-    logp, old, advantage, mask = drifted()
-    dirty = [torch.where(mask.bool(), x, fill) for x in (logp, old)]
-    assert torch.equal(weight(*dirty, advantage, mask), weight(logp, old, advantage, mask))
-
-
 def test_one_token_no_token_and_no_half_life():
     one = torch.ones(1, 1)
     assert weight(one * 0.1, one * 0, one[0], one).item() == pytest.approx(math.exp(0.1))
