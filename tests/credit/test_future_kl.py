@@ -33,6 +33,7 @@ def drifted(seed=0, rows=5, length=60, scale=0.8):
     logp = old + scale * torch.randn(rows, length, generator=g, dtype=torch.float64)
     mask = torch.ones(rows, length, dtype=torch.float64)
     mask[1, 40:], mask[2, 10:20], mask[3] = 0, 0, 0
+    logp, old = (x.masked_fill(mask == 0, math.nan) for x in (logp, old))  # where nothing may be read
     return logp, old, torch.tensor([1.0, -1.0, -0.5, 2.0, 0.0], dtype=torch.float64), mask
 
 

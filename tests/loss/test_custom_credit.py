@@ -42,12 +42,6 @@ class Counting:
 # Weights, advantages, losses and masks
 
 
-def test_a_new_weight_in_closed_form(make_trainer, toy_loss):
-    by_knobs = make_trainer("base", loss_type="grpo", importance="eligible", trace_lambda=0.5)
-    by_name = make_trainer("base", loss_type="grpo", credit=custom("half_decay"))
-    check_close(run(by_knobs, toy_loss, toy()), run(by_name, toy_loss, toy()))
-
-
 def test_a_new_advantage_on_the_weight_of_the_knobs(make_trainer, toy_loss):
     t = toy()
     share = (t["mask"].cumsum(-1) - 1).double() / t["mask"].sum(-1, keepdim=True)
