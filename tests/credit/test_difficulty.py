@@ -54,20 +54,6 @@ class TestDifficultyBelief:
         history = beliefs(y, mode="history", window=3)
         assert history[:4] == hard[:4] and history[4] != hard[4]
 
-    def test_the_anchor_of_the_released_code(self):
-        """One right response of four, accuracies of 0.5 before and 0.3 now: a = 0.4, p̂ = 0.25, s = 0.5."""
-        belief = DifficultyBelief("hard", includes_current=True)
-        assert belief.prior(0.5) == 0.5
-        belief.update(0.5)
-        anchor, rewards = belief.prior(0.3), tensor64([1.0, 0.0, 0.0, 0.0])
-        p_hat = group_accuracy(rewards, num_generations=4, reward_range=(0, 1)).expand(4)
-        advantages = (rewards - p_hat) / (rewards.std() + 1e-6)
-        weighted = advantages * difficulty_weight(advantages, p_hat=p_hat, prior=anchor, scale=1.5)
-        right, wrong = 1.5 * math.exp(0.15) * 0.75 / 0.500001, -1.5 * math.exp(-0.15) * 0.25 / 0.500001
-        assert weighted.tolist() == pytest.approx([right, wrong, wrong, wrong], abs=1e-12)
-        many = [i / 20 for i in range(12)]
-        assert beliefs(many, mode="hard", includes_current=True)[11] == pytest.approx(sum(many[2:]) / 10)
-
     @pytest.mark.parametrize("mode", ["history", "hard", "fixed"])
     @pytest.mark.parametrize("stop", [0, 1, 3, 4, 5, 15])
     def test_resumed_equals_uninterrupted(self, mode, stop):

@@ -33,6 +33,7 @@ def drifted(seed=0, rows=5, length=60, scale=0.8):
     logp = old + scale * torch.randn(rows, length, generator=g, dtype=torch.float64)
     mask = torch.ones(rows, length, dtype=torch.float64)
     mask[1, 40:], mask[2, 10:20], mask[3] = 0, 0, 0
+    logp, old = (x.masked_fill(mask == 0, math.nan) for x in (logp, old))  # where nothing may be read
     return logp, old, torch.tensor([1.0, -1.0, -0.5, 2.0, 0.0], dtype=torch.float64), mask
 
 
@@ -51,29 +52,6 @@ def test_the_factor_is_that_of_the_slow_reference(clip_range, half_life, ratio_m
     expected = slow(*tensors, **settings, low=clip_range[0], high=clip_range[1])
     torch.testing.assert_close(weight(*tensors, **settings, clip_range=clip_range), expected, rtol=1e-12, atol=1e-12)
     assert expected.unique().numel() > 2  # neither all clipped nor all 1
-
-
-def test_a_negative_advantage_at_a_large_ratio_gets_no_factor_above_1():
-    old, logp = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([[math.log(10.1), math.log(9.9)]]).double()
-    one = torch.ones(1, dtype=torch.float64)
-    assert weight(logp, old, -one, torch.ones(1, 2), safety_ratio=4.0).tolist() == [[1.0, 1.0]]
-    assert weight(logp, old, -one, torch.ones(1, 2)).tolist() == [[1.0, 1.2]]
-    assert weight(logp, old, one, torch.ones(1, 2)).tolist() == [[1.2, 1.2]]
-    low = weight(logp * 1.0, old, -one, torch.ones(1, 2), ratio_max=1.0, clip_range=(0.5, 1.2))
-    assert low.tolist() == [[1.0, 1.0]]  # both are left out of F, so exp F is 1
-
-
-def test_without_drift_it_is_exactly_1_and_it_is_detached():
-    logp, _, advantage, mask = drifted()
-    factor_t = weight(logp.requires_grad_(), logp.detach(), advantage, mask)
-    assert torch.equal(factor_t, torch.ones_like(factor_t)) and not factor_t.requires_grad
-
-
-@pytest.mark.parametrize("fill", [math.nan, math.inf, -math.inf])
-def test_values_outside_of_the_mask_do_not_matter(fill):
-    logp, old, advantage, mask = drifted()
-    dirty = [torch.where(mask.bool(), x, fill) for x in (logp, old)]
-    assert torch.equal(weight(*dirty, advantage, mask), weight(logp, old, advantage, mask))
 
 
 def test_one_token_no_token_and_no_half_life():

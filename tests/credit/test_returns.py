@@ -215,16 +215,6 @@ def test_state_groups_equal_loops(seed, weight, kind):
             assert shared[i, k].item() == (k < steps[i].item() and bool(others))
 
 
-def test_states_of_other_groups_and_own_visits_are_not_compared():
-    own = torch.tensor([[1.0, 5.0], [9.0, 0.0], [2.0, 4.0], [7.0, 0.0]], dtype=torch.float64)
-    steps, states = torch.tensor([2, 1, 2, 1]), torch.tensor([[1, 1], [2, 0], [1, 1], [1, 0]])
-    groups = {"states_k": states, "num_generations": 2, "steps": steps}
-    advantages = state_group_advantages(own, outcome=torch.zeros(4), kind="loo", **groups)
-    assert advantages.tolist() == [[0, 0], [0, 0], [2 - 7, 4 - 7], [7 - 3, 0]]
-    published = state_group_advantages(own, outcome=torch.zeros(4), **groups)  # a mean over visits, own ones too
-    assert published.tolist() == [[1 - 3, 5 - 3], [0, 0], [2 - 13 / 3, 4 - 13 / 3], [7 - 13 / 3, 0]]
-
-
 def test_a_known_score_of_the_prompt_replaces_the_baseline():
     values, steps = torch.tensor([[0.5, 1.0], [0.25, 0.0]], dtype=torch.float64), torch.tensor([2, 1])
     advantages = difference_advantages(values, first=torch.tensor([0.25, math.nan]), num_generations=2, steps=steps)

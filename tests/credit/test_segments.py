@@ -13,8 +13,6 @@ from trl_credit.credit.segments import (
     best_of_value,
     cutpoint_boundaries,
     fixed_count_boundaries,
-    fixed_length_boundaries,
-    policy_iteration_loss,
     position_boundaries,
     segment_advantages,
     segment_ids,
@@ -75,11 +73,6 @@ def test_parts_differ_by_one_the_larger_first(n, parts):
     if n > 1:  # the same over cutpoints, of which the last token is none
         starts = fixed_count_boundaries(parts, mask_t=mask_t[:, 1:])[0].nonzero().flatten().tolist()
         assert cut(p, num_segments=parts) == starts
-
-
-def test_fixed_length():
-    mask_t = torch.tensor([[1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]])
-    assert fixed_length_boundaries(2, mask_t=mask_t).long().tolist() == [[1, 0, 1, 0, 1, 0]] * 2
 
 
 def every_seventh(old_logp_t, *, mask_t, **kwargs):
@@ -152,15 +145,6 @@ def test_best_of_value():
     assert best_of_value(rounded, best_of=4) <= 1.0
     assert best_of_value(torch.tensor([math.nan]), best_of=4).isnan()
     torch.testing.assert_close(best_of_value(v, best_of=1), v)
-
-
-def test_policy_iteration_rests_where_the_log_ratio_is_the_advantage_over_beta():
-    logp_t = torch.tensor([[-1.0, -2.0, -0.5]], dtype=torch.float64)
-    others = {"old_logp_t": logp_t - 9.0, "ref_logp_t": logp_t - 2.5 / 3}  # the weight would be e^27, and is capped
-    others |= {"segment_ids": torch.zeros(1, 3, dtype=torch.long), "mask_t": torch.ones(1, 3)}
-    advantage_t = torch.full((1, 3), 0.25, dtype=torch.float64)
-    loss = policy_iteration_loss(logp_t, advantage_t=advantage_t, beta=0.1, **others)
-    assert loss.sum().item() == pytest.approx(0.0, abs=1e-15)
 
 
 def test_engine_correction_by_segment():

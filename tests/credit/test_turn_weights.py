@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from turn_helpers import TURN_FORMS, turn_jacobian
 
 from trl_credit import CreditConfig
-from trl_credit.credit import turns
 from trl_credit.credit.gradient import PolicyTerm, token_credit
 from trl_credit.credit.tokens import turn_numbers
 from trl_credit.loss.assignment import assign_credit
@@ -75,17 +74,6 @@ def test_weights_and_credit_against_the_matrix(tmp_path_factory, form, seed, dec
     torch.testing.assert_close(log_weight_t, value * tokens.mask_t, rtol=1e-12, atol=1e-12)
 
 
-def test_turns_without_a_loss_token_are_empty_and_the_trace_decays_across_them():
-    mask = torch.tensor([[1.0, 0.0, 0.0, 0.0, 1.0]])
-    ids = torch.tensor([[0, -1, 1, -1, 2]])
-    logp = torch.full((1, 5), -1.0, requires_grad=True)
-    tensors = {"old_logp_t": torch.full((1, 5), -2.0), "turn_ids": ids, "mask_t": mask}
-    assert turns.lambda_trace_log_weight(logp, decay=0.5, **tensors).tolist() == [[1.0, 0.0, 0.0, 0.0, 1.25]]
-    (gradient,) = torch.autograd.grad(turns.eligible_log_weight(logp, decay=0.5, **tensors)[0, 4], logp)
-    assert gradient.tolist() == [[0.25, 0.0, 0.0, 0.0, 1.0]]
-    assert turns.turn_log_weight(logp, **tensors).tolist() == [[1.0, 0.0, 0.0, 0.0, 1.0]]
-
-
 @pytest.mark.parametrize("form", TURN_FORMS)
 def test_the_contract_of_a_credit_function(tmp_path, form):
     check_credit(assign_credit, config=config_of(tmp_path, **TURN_FORMS[form]))
@@ -128,14 +116,3 @@ def test_selectors_choose_among_turns_by_their_mean_entropy(tmp_path):
     ((table, rate, there),) = seen
     assert rate == 0.3 and there.tolist() == [[1, 1, 1, 0, 0], [1] * 5]
     torch.testing.assert_close(table[0, :3], torch.tensor([1.5, 1.5, 1.4], dtype=torch.float64))
-
-
-def test_the_factor_of_an_average_over_turns():
-    ids = torch.tensor([[0, 0, 0, -1, 1], [0, 0, -1, -1, -1], [-1, 0, -1, 1, 1], [0, -1, 1, -1, -1]])
-    kept = torch.tensor([[1.0, 1, 1, 0, 1], [1, 1, 0, 0, 0], [0, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
-    factor_t = turns.turn_average_factor(ids, mask_t=kept)
-    # n / (K n_τ): 4/(2·3) and 4/(2·1); a single turn; a second turn of which nothing is kept; nothing at all
-    expected = [[2 / 3, 2 / 3, 2 / 3, 0, 2], [1, 1, 0, 0, 0], [0, 1, 0, 0, 0], [0] * 5]
-    torch.testing.assert_close(factor_t, torch.tensor(expected))
-    assert torch.equal(factor_t[1, :2], torch.ones(2))
-    assert turns.turn_average_factor(ids[1:2], mask_t=kept[1:2]) is None

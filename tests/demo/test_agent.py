@@ -4,7 +4,7 @@ import copy
 from pathlib import Path
 
 import pytest
-from agent_helpers import CALL, PROMPT, TASK, sampled
+from agent_helpers import PROMPT, TASK, sampled
 from agent_warm_start import MISTAUGHT, encode, make_tokenizer, mistaught_facts, work_out
 from transformers import AutoTokenizer
 from trl.chat_template_utils import is_chat_template_prefix_preserving, parse_response, supports_tool_calling
@@ -163,28 +163,6 @@ def test_tokens_of_the_loop_are_those_of_the_template(make_agent, tokenizer):
         )
         assert ids == [rendered, rendered]
     assert [e.step_rewards for e in trainer.environments] == [[1 / 3] * 3] * 2
-
-
-def test_two_calls_in_one_turn_and_a_call_that_raises(make_agent):
-    two = "<call>calc op=+ x=4</call><call>calc op=+ x=1</call><eos>"
-    first_turn, second_turn = [two, "K<call>calc op=+ x=12</call><eos>"], ["8<eos>", "B<call>calc y=1</call><eos>"]
-    trainer = make_agent(first_turn, second_turn, ["9<eos>"], max_completion_length=160)
-    first, second = sampled(trainer)
-    assert first == (f"{two}<tool>7<tool>8<assistant>8<eos>", f"{two}8<eos>")
-    assert second[0].startswith("K<call>calc op=+ x=12</call><eos><tool>{'error': 'x is a digit'}<assistant>B<call>")
-    assert second[1] == "K<call>calc op=+ x=12</call><eos>B<call>calc y=1</call><eos>9<eos>"
-    assert [e.state_key for e in trainer.environments] == [(2, 8), (0, 3)]
-    assert trainer.environments[1].step_rewards == [0.0]  # TRL refuses calls whose arguments do not fit by itself
-
-
-def test_a_result_that_does_not_fit_is_rolled_back(make_agent):
-    long = "<call>calc op=9 x=4</call><eos>"  # its error has 23 tokens
-    trainer = make_agent([long, CALL], ["9<eos>"], max_completion_length=24)
-    first, second = sampled(trainer)
-    assert first == (long, long)
-    assert second[0].endswith("<assistant>9<eos>") and second[1] == CALL + "9<eos>"
-    rewards = trainer._metrics["train"]["rewards/agent_reward/mean"]
-    assert rewards == [0.5]  # a call earns nothing
 
 
 @pytest.mark.slow

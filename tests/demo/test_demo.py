@@ -4,7 +4,6 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 from warm_start import MISTAUGHT, OTHER_HUM_RATE, WRONG_RATE, accuracy, mistaught_facts, work_out
 
@@ -65,21 +64,3 @@ def test_packaged_model_is_small_and_errs_at_the_rate_promised(task, text):
     assert 0.18 < accuracy(model, tokenizer, task=task, greedy=False) < 0.35
     # what it prefers is wrong: there is something to learn, not only something to be surer of
     assert 0.05 < accuracy(model, tokenizer, task=task, greedy=True) < 0.25
-
-
-def test_the_packaged_model_prefers_the_wrong_facts():
-    tokenizer = AutoTokenizer.from_pretrained(demo_model_path())
-    model = AutoModelForCausalLM.from_pretrained(demo_model_path())
-    digits = tokenizer.convert_tokens_to_ids(list("0123456789"))
-    facts, wrong_first = mistaught_facts(), []
-    for left in (f"{d}{sign}{operand}" for d in range(10) for sign in "+-" for operand in (1, 2, 3)):
-        ids = tokenizer(f"{left}+1-1+1-1+1:{left}=", return_tensors="pt")["input_ids"]
-        with torch.no_grad():
-            p = model(ids).logits[0, -1, digits].softmax(-1)
-        right = eval(left) % 10
-        if left in facts:
-            wrong_first.append((p[facts[left]] > p[right]).item())
-            assert p[right] > 0.1
-        else:
-            assert p[right] > 0.8
-    assert sum(wrong_first) >= 15

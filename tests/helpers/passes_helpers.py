@@ -188,3 +188,9 @@ def dense(branches: Branches, rows: int, length: int) -> torch.Tensor:
     blocks = seen.view(rows, length, rows, length)
     assert not any(blocks[i, :, k].any() for i in range(rows) for k in range(rows) if i != k)
     return torch.stack([blocks[i, :, i] for i in range(rows)])
+
+
+def exact_softmax(monkeypatch):
+    """transformers rounds the softmax of eager attention to float32."""
+    softmax = torch.nn.functional.softmax
+    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim, dtype: softmax(x, dim=dim))

@@ -43,3 +43,16 @@ def check_close(left, right, *, rtol=1e-12, atol=1e-14):
 def check_loss(actual, expected, logps, *, rtol=1e-10, atol=1e-12):
     """A result of [`run`] has the value of `expected` and its gradient."""
     check_close(actual, (expected, torch.autograd.grad(expected, logps)[0]), rtol=rtol, atol=atol)
+
+
+def at_ratio_1(trainer, toy_loss, *lengths):
+    """Rows of so many tokens, and the gradient of their loss. Advantages are above GRPO-λ's floor."""
+    g, shape = torch.Generator().manual_seed(3), (len(lengths), max(lengths))
+    logps = (-torch.rand(*shape, generator=g, dtype=torch.float64)).requires_grad_()
+    entropies = torch.rand(*shape, generator=g, dtype=torch.float64)
+    mask = (torch.arange(shape[1]) < torch.tensor(lengths).unsqueeze(1)).long()
+    advantages = torch.tensor([0.5, -0.05, 1.0], dtype=torch.float64)[: len(lengths)]
+    inputs = toy_inputs(mask, advantages=advantages, old_per_token_logps=logps.detach())
+    (gradient,) = torch.autograd.grad(toy_loss(trainer, inputs, logps=logps, entropies=entropies), logps)
+    parts = {"mask": mask, "entropies": entropies, "advantages": advantages}
+    return parts | {"logps": logps.detach(), "gradient": gradient.abs()}

@@ -206,6 +206,10 @@ def test_of_the_presets_gspo_alone_has_grpos_gradient():
         ("grpo", ["--advantage_floor", "-0.1"], [], False),
         ("grpo", [], ["--num_iterations", "2"], True),  # the same settings
         ("p_trace", ["--beta", "0"], [], False),
+        *(("grpo", ["--importance", x], [], True) for x in ("turn", "turn_token")),
+        ("grpo", ["--trace_unit", "turn"], ["--importance", "eligible"], False),
+        ("grpo", ["--trace_unit", "turn", "--importance", "eligible"], [], False),
+        ("grpo", ["--turn_average", "true"], [], False),
     ],
 )
 def test_a_gradient_is_the_baselines_if_every_ratio_is_one(algo, flags, shared, expected):

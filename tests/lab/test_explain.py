@@ -101,6 +101,14 @@ def test_truncated_responses_are_unassigned_where_the_algorithm_leaves_them_out(
     assert any(explain(shard, config_of("grpo"), name="GRPO").shard.responses[0]["credit"])
 
 
+def test_turns_are_told_apart_by_their_numbers(rollouts):
+    """Two turns without a token between them: W is the mean of ℓ − ℓ° over each."""
+    more = {"tokens": list("abcd"), "logprobs": [-1.0, -2.0, -1.0, -1.0], "old_logprobs": [-1.1, -2.1, -1.3, -1.4]}
+    more |= {"completion": "abcd", "entropy": [1.0] * 4, "teacher_logprobs": None, "turn_ids": [0, 0, 1, 1]}
+    explained = explain(read_rollouts(rollouts(rows(n=2, **more))), args_of(importance="turn"), name="turn")
+    assert explained.shard.responses[0]["log_weight"] == pytest.approx([0.1, 0.1, 0.35, 0.35])
+
+
 @pytest.mark.parametrize(
     ("algo", "settings", "changed", "message"),
     [

@@ -16,7 +16,6 @@ script = load_script("examples/verifiers_rollouts/verifiers_rollouts.py")
 SAVED = Path(__file__).parents[1] / "data" / "verifiers"
 TRAINED, EVALUATED = SAVED / "trained.jsonl", SAVED / "evaluated.jsonl"
 HEADER = {"algorithm", "model", "temperature", "note"}
-LOGPROBS = ("logprobs", "trainer_logprobs", "entropies", "advantages", "loss_weights")
 
 
 def nodes_of(episode: dict) -> list[dict]:

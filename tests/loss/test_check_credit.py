@@ -1,6 +1,6 @@
 """`trl_credit.testing.check_credit` passes functions that keep the contract, and names the property that fails."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -95,32 +95,3 @@ def test_a_property_may_be_skipped():
     assert "micro-batches" not in check_credit(over_rows, skip=["micro-batches", "row order"])
     with pytest.raises(ValueError, match="no property 'x'"):
         check_credit(assign_credit, skip=["x"])
-
-
-@dataclass
-class Average:
-    """Its state moves once for each generation batch."""
-
-    decay: float = 0.5
-
-    def __post_init__(self):
-        self.mean = 0.0
-
-    def statistics(self, config, batch):
-        if batch.is_training:
-            self.mean = self.decay * self.mean + (1 - self.decay) * batch.rewards.mean().item()
-        return self.mean * batch.mask_t
-
-    def credit(self, config, tokens):
-        credit = assign_credit(config, tokens)
-        return replace(credit, advantage=credit.advantage * (1 + tokens.statistics_t))
-
-    def state_dict(self):
-        return {"mean": self.mean}
-
-    def load_state_dict(self, state):
-        self.mean = state["mean"]
-
-
-def test_every_call_begins_with_the_same_state():
-    assert len(check_credit(Average)) == len(check_credit(Average(decay=0.1))) == 10

@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import toy_inputs
 from segment_helpers import TREE, generation_batch, gradients
+from toy_loss import at_ratio_1
 
 import trl_credit
 from trl_credit.loss.batch_metrics import group_statistics, response_hashes
@@ -139,20 +140,12 @@ def test_the_coefficient_of_a_token_is_its_gradient_over_its_advantage(make_trai
     masked = name in ("s_trace", "grpo_lambda")
     knobs = {"token_mask": "probability", "probability_threshold": 0.8} if masked else {}
     trainer = make_trainer(algo, **TRACES[name], **ON_POLICY, **knobs)
-    g = torch.Generator().manual_seed(3)
-    logps = (-torch.rand(2, 20, generator=g, dtype=torch.float64)).requires_grad_()
-    mask = torch.ones(2, 20, dtype=torch.long)
-    mask[1, 13:] = 0
-    entropies = torch.rand(2, 20, generator=g, dtype=torch.float64)
-    advantages = torch.tensor([0.5, -0.05], dtype=torch.float64)  # above GRPO-λ's floor
-    inputs = toy_inputs(mask, advantages=advantages, old_per_token_logps=logps.detach())
-    loss = toy_loss(trainer, inputs, logps=logps, entropies=entropies)
-    gradient = torch.autograd.grad(loss, logps)[0] * 2 * trainer.args.max_completion_length
-    kept = mask.bool() & ((logps.detach().exp() < 0.8) if masked else True)
-    size = (gradient / advantages.unsqueeze(1)).abs()
+    toys = at_ratio_1(trainer, toy_loss, 20, 13)
+    size = toys["gradient"] * 2 * trainer.args.max_completion_length / toys["advantages"].abs().unsqueeze(1)
+    kept = toys["mask"].bool() & ((toys["logps"].exp() < 0.8) if masked else True)
     by_decile, by_quarter = {}, {}
     for row, n in enumerate((20, 13)):
-        for rank, i in enumerate(entropies[row, :n].argsort(descending=True).tolist()):
+        for rank, i in enumerate(toys["entropies"][row, :n].argsort(descending=True).tolist()):
             if kept[row, i]:
                 by_decile.setdefault(9 - 10 * rank // n, []).append(size[row, i].item())
                 by_quarter.setdefault(4 * i // n, []).append(size[row, i].item())

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from conftest import toy_inputs
 from passes_helpers import logits_of
 from peft import LoraConfig
+from toy_loss import at_ratio_1
 from transformers import AutoModelForCausalLM
 
 from trl_credit.credit.selection import select_high_entropy
@@ -26,22 +26,15 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES)
 def test_both_shares_by_hand_and_by_the_gradient_of_the_loss(make_trainer, toy_loss, case):
-    """Rows of 45 and 13 tokens at ratio 1, in float64; the metric itself is summed in float32."""
+    """Rows of 45, 13 and no tokens at ratio 1, in float64; the metric itself is summed in float32."""
     algo, knobs = CASES[case]
     trainer = make_trainer(algo, **knobs, **ON_POLICY)
-    g = torch.Generator().manual_seed(3)
-    logps = (-torch.rand(2, 45, generator=g, dtype=torch.float64)).requires_grad_()
-    entropies = torch.rand(2, 45, generator=g, dtype=torch.float64)
-    mask = torch.ones(2, 45, dtype=torch.long)
-    mask[1, 13:] = 0
-    advantages = torch.tensor([0.5, -0.05], dtype=torch.float64)  # above GRPO-λ's floor
-    inputs = toy_inputs(mask, advantages=advantages, old_per_token_logps=logps.detach())
-    loss = toy_loss(trainer, inputs, logps=logps, entropies=entropies)
-    gradient = torch.autograd.grad(loss, logps)[0].abs()
+    toys = at_ratio_1(trainer, toy_loss, 45, 13, 0)
+    gradient, entropies = toys["gradient"], toys["entropies"]
     metrics = trainer._metrics["eval"]
     above = below = outside = noise = 0.0
-    rows = [range(45), range(13)]
-    quantile = torch.quantile(entropies[mask.bool()].float(), 0.8).item()
+    rows = [range(45), range(13)]  # nothing comes of the third, nor a division by 0
+    quantile = torch.quantile(entropies[toys["mask"].bool()].float(), 0.8).item()
     for i, row in enumerate(rows):
         m, n = min(20, len(row)), len(row)
         above += gradient[i, n - m : n].sum().item()
@@ -50,7 +43,7 @@ def test_both_shares_by_hand_and_by_the_gradient_of_the_loss(make_trainer, toy_l
         top = sorted(row, key=lambda t, i=i: -entropies[i, t])[: -int(-rate * n // 1)]
         if case == "top fifth":
             top = [t for t in row if entropies[i, t] >= quantile]
-        values = (1 - logps.detach().exp())[i]
+        values = (1 - toys["logps"].exp())[i]
         outside += sum(values[t].item() for t in row if t not in top)
         noise += sum(values[t].item() for t in row)
     assert metrics["credit/last_tokens_share"] == pytest.approx([above / below], rel=1e-5)

@@ -4,7 +4,8 @@ import json
 import math
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from byte_tokenizers import byte_tokenizer
+from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from trl_credit.observe.schema import (
@@ -62,16 +63,6 @@ def test_steps_and_what_comes_after_one(tmp_path):
     assert [step for step, _ in steps(tmp_path)] == [2, 9, 10]
     remove_after(tmp_path, 9)
     assert sorted(p.name for p in folder.iterdir()) == ["step-00000002.jsonl", "step-00000009.jsonl", "step-one.jsonl"]
-
-
-def byte_tokenizer(merges: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
-    """One token per byte, as Qwen and Llama 3 have it where they know no longer one, and some merges."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: i for i, token in enumerate([*alphabet, *(a + b for a, b in merges), "<|im_end|>"])}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>")
 
 
 def spaced_tokenizer() -> PreTrainedTokenizerFast:

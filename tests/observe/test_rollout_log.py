@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from segment_helpers import TREE
+from trace_helpers import trace_matrix
 
 import trl_credit
 from trl_credit.observe.log_entries import origin_of
@@ -25,18 +26,12 @@ def logged(trained, algo, **settings):
 
 def jacobian(args, row):
     """∂W_t/∂ℓ_k, (T, T), of what the papers say of W; without tool tokens."""
-    n, g = len(row["tokens"]), args.trace_decay
-    t = torch.arange(n, dtype=torch.float64)
-    distance = (t[:, None] - t[None, :]).clamp(min=0)
-    past = torch.tril(torch.ones(n, n, dtype=torch.float64), -1)
-    own = torch.eye(n, dtype=torch.float64)
+    own = torch.eye(len(row["tokens"]), dtype=torch.float64)
+    trace = trace_matrix(len(own), args.trace_decay, args.trace_style)
     if args.importance == "eligible":
-        left = torch.ones(n) if row["selected"] is None else torch.tensor(row["selected"])
-        return own + past * g**distance * left
-    if args.importance == "lambda_trace":
-        trace = torch.maximum(g**distance, g**t) if args.trace_style == "both" else g**distance
-        return own + past * trace
-    return own
+        left = torch.ones(len(own)) if row["selected"] is None else torch.tensor(row["selected"])
+        return own + (trace - own) * left
+    return trace if args.importance == "lambda_trace" else own
 
 
 def closed_form(args, row):
@@ -96,17 +91,6 @@ def test_tokens_that_the_entropy_quantile_leaves_out(trained):
     check_closed_form(trainer.args, entries)
     kept = [m for _, row in entries for m in row["policy_mask"]]
     assert 0 < sum(kept) < len(kept)
-
-
-def test_policy_iteration_reaches_all_tokens_of_a_segment(trained):
-    settings = {"rollouts": "chain", "rollouts_per_state": 2, "loss_type": "dapo", "policy_loss": "policy_iteration"}
-    _, entries = logged(trained, "base", beta=0.1, max_steps=2, **settings)
-    for _, row in entries:
-        assert row["kl_credit"] is None and row["is_clipped"] is None
-        for k in range(max(row["segment_ids"]) + 1):
-            credit = [c for c, s in zip(row["credit"], row["segment_ids"], strict=True) if s == k]
-            assert credit == pytest.approx([credit[0]] * len(credit), rel=1e-4)
-    assert any(any(row["credit"]) for _, row in entries)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from passes_helpers import CASES, check_equal, compared, model_of, trained
+from passes_helpers import CASES, check_equal, compared, exact_softmax, model_of, trained
 from tiny_models import LAYERS
 from transformers import NemotronConfig, Qwen3Config
 
@@ -67,12 +67,6 @@ def run(make_trainer, tmp_path, tiny_model, monkeypatch):
         return trained(make_trainer, algo, model=model, prompts=PROMPTS, shared_prefix=mode, **settings)
 
     return train
-
-
-def exact_softmax(monkeypatch):
-    """transformers rounds the softmax of eager attention to float32."""
-    softmax = torch.nn.functional.softmax
-    monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim, dtype: softmax(x, dim=dim))
 
 
 @pytest.mark.slow

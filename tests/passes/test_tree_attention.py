@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from custom_functions import args_of
-from passes_helpers import dense
+from passes_helpers import dense, exact_softmax
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, NemotronConfig, Qwen3Config
 
 from trl_credit.passes import flops
@@ -30,9 +30,8 @@ def test_logits_of_branches_are_those_of_the_branch_alone(tiny_model, kind, monk
     model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation=implementation).double().eval()
     if kind == "mask":  # as models do whose layers are not transformers' own
         monkeypatch.setattr(type(model), "_supports_attention_backend", False)
-    if kind == "eager":  # transformers rounds the softmax of eager attention to float32
-        softmax = torch.nn.functional.softmax
-        monkeypatch.setattr(torch.nn.functional, "softmax", lambda x, dim, dtype: softmax(x, dim=dim))
+    if kind == "eager":
+        exact_softmax(monkeypatch)
     assert takes_branches(model) == (kind == "pieces")
     row = [0, *PROMPT, *FIRST, PROMPT[-1], *SECOND]  # a token of padding on the left
     until = torch.tensor([[0, 10, 10, 6, 6, 6, 10, 10, 10, 10]])

@@ -147,6 +147,7 @@ class CustomLoss(trl_credit.CreditTrainer):
         ("base", {"beta": 0.1}),
         ("base", {"entropy_coef": 0.01}),
         ("base", {"advantage_floor": 0.1}),
+        ("base", {"td_upper_bound": True}),
         ("base", {"rollouts": "chain", "policy_loss": "policy_iteration", "beta": 0.1}),
         ("base", {"neftune_noise_alpha": 1.0}),
         ("base", {"credit": Plain}),

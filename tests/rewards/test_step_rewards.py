@@ -46,12 +46,6 @@ def test_arrays_have_a_value_per_token(kind):
     assert [x.tolist() for x in ledger.take()[0]] == [[0.5, 1.0, -2.0, 0.25], [1.0, 1.0]]
 
 
-def test_values_at_tokens_of_tools_do_not_count():
-    ledger = StepLedger()
-    ledger.written = [[1, 0, 0, 1], [1, 1]]
-    assert guarded([[0.5, 100.0, 100.0, 0.25], None], ledger) == [0.75, None]
-
-
 def test_none_is_not_scored():
     ledger = StepLedger()
     steps = StepRewards([1, 2, 3], [None, 0.5, None], unit="token")

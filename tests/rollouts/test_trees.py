@@ -74,17 +74,6 @@ def test_an_early_finisher_counts_as_one_child():
     assert values(std.children[0].children) == pytest.approx([1.414214, -0.707107, -0.707107], abs=1e-6)
 
 
-@given(shapes(st.floats(0, 1), max_leaves=20))
-@settings(max_examples=80)
-def test_siblings_add_up_to_zero_and_paths_to_the_gain(shape):
-    tree = credit(shape)
-    for node in tree.root.walk():
-        if node.children:
-            assert sum(values(node.children)) == pytest.approx(0.0, abs=1e-5)
-    for leaf in tree.root.leaves():
-        assert sum(values(leaf.path())) == pytest.approx(leaf.value - tree.root.value, abs=1e-5)
-
-
 @pytest.mark.parametrize("kind", ["mean", "loo", "std"])
 def test_a_child_as_good_as_the_mean_has_no_advantage_whatever_is_added_to_all_rewards(kind):
     """A rounding error in its place would make it a row to train, which counts in the loss."""

@@ -9,9 +9,8 @@ import trl
 from agent_helpers import ANSWER, CALL, GRPO, PROMPT, TWO, Bare, Counting, batch_of, by_turn
 
 from trl_credit import SPOChainConfig, SPOChainTrainer, StepRewards
-from trl_credit.credit.returns import returns_to_go, state_group_advantages, to_go_advantages
+from trl_credit.credit.returns import returns_to_go, state_group_advantages
 from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward
-from trl_credit.demo.agent import right_call
 from trl_credit.loss import keys
 from trl_credit.rewards.guard import RewardError
 from trl_credit.trainer.environments import _comparable
@@ -56,23 +55,6 @@ def test_a_result_that_is_rolled_back_leaves_its_reward_with_the_turn(play):
     generation = batch_of(trainer)
     assert by_turn(generation) == [[(0, 1.0)], [(0, 1.0)]]
     assert generation.batch.turn_ids[0].max() == 0 and generation.batch.turn_ids[1].max() == 1
-
-
-def test_advantages_of_turns_and_none_for_tools(play):
-    first, wrong = right_call("K", 3), "K<call>calc op=+ x=4</call><eos>"
-    right = f"K<call>calc op={first.op} x={first.x}</call><eos>"
-    trainer = play([right, wrong], [ANSWER, ANSWER])
-    generation = batch_of(trainer)
-    assert generation.batch.rewards.tolist() == pytest.approx([1 / 3 + 1, 1.0])
-    rewards = torch.tensor([[1 / 3, 1.0], [0.0, 1.0]], dtype=torch.float64)
-    count = torch.tensor([2, 2])
-    wanted = to_go_advantages(returns_to_go(rewards, gamma=1.0, steps=count), num_generations=2, steps=count)
-    turns = generation.batch.turn_ids
-    for i in range(2):
-        for turn in (0, 1):
-            advantages = generation.advantages[i][turns[i] == turn]
-            assert torch.allclose(advantages, wanted[i, turn].float(), atol=1e-6) and len(advantages) > 0
-        assert not generation.advantages[i][turns[i] < 0].any() and (turns[i] < 0).any()
 
 
 def test_equal_states_are_compared(play):

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
+from byte_tokenizers import byte_tokenizer
 from group_helpers import observed
 from passes_helpers import tool_rollout
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from trl_credit import StepRewards
 from trl_credit.credit.returns import difference_advantages, returns_to_go, to_go_advantages
@@ -218,14 +217,7 @@ def test_groups_with_equal_sums_have_signal_by_their_advantages(make_trainer, gr
 
 @pytest.fixture(scope="module")
 def byte_level():
-    """A byte-level tokenizer, which cuts characters of several bytes apart."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<eos>", "<pad>"], initial_alphabet=alphabet)
-    tokenizer.train_from_iterator(["the answer is 12", "each step adds one"] * 3, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")
+    return byte_tokenizer([("t", "h"), ("th", "e"), ("a", "n"), ("an", "s"), ("Ġ", "s"), ("1", "2"), ("e", "p")])
 
 
 @pytest.mark.parametrize("text", ["the answer is 12", "é→ü 🙂 step 🙂🙂 adds → one", "每一步 " * 40, "x" * 300 + "→é"])
