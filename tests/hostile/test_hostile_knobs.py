@@ -81,7 +81,6 @@ NUMBERS = {
 }
 
 
-OWN_VALUES = ("released_code", "teacher_prompt")
 OTHERS = {
     "reward_weights": ([NAN], [1.0, INF], ["1"], [None], "1.0"),
     "reward_range": ([0.0, NAN], [1.0, 1.0], [1.0, 0.0], [0.0], [0.0, 1.0, 2.0], "01", 5, None, ["0", "1"]),
@@ -92,7 +91,7 @@ OTHERS = {
     "loss_type": ("dapoo", "GRPO", None, ""),
     "credit": ("", 5, "grpo", ["f.py:g"]),
     **{name: ("no", 0, None) for name, knob in KNOBS.items() if knob.values is FLAG},
-    **{name: ("", "None", "x", None, 0, ["none"]) for name in CHOICES if name not in OWN_VALUES},
+    **{name: ("", "None", "x", None, 0, ["none"]) for name in CHOICES if name != "released_code"},
     "teacher": ("", 0, ["policy"]),
     "teacher_prompt": ("", "x", 0, ["none"], "{prompt", "{}", "{prompt.text}", "{prompt!r:>{width}}"),
 }

@@ -53,12 +53,12 @@ class TeacherKnobs:
             the base model below an adapter); or a model by name or path, with the vocabulary of the policy. A model is
             loaded with `model_init_kwargs`, whose `dtype` is `"auto"` here if left out. `None`: no teacher.
         teacher_prompt (`str` or `Callable`, *optional*):
-            What it sees in place of the prompt. A text with columns of the row in braces, such as `"{prompt}\n\nThe
-            answer is {answer}."`: `{prompt}` is the prompt, in a conversation its last user turn, which the text
-            replaces. `{success}` is a right response of the group, never the row's own; `"success"` is short for our
-            text with it. Right is the largest reward of `reward_range`, by `difficulty_reward`. Or a function
-            `f(row) -> prompt`. A row that lacks a column, or for which the function returns `None`, has no context:
-            its log-probabilities are NaN. `None`: the row's own prompt.
+            What it sees in place of the prompt: a text with columns of the row in braces, `"success"`, or a function
+            `f(row) -> prompt`. In a text such as `"{prompt}\n\nThe answer is {answer}."`, `{prompt}` is the prompt. In
+            a conversation it is the last user turn, which the text replaces. `{success}` is a right response of the group,
+            never the row's own, and `"success"` is short for our text with it. Right is the largest reward of
+            `reward_range`, by `difficulty_reward`. A row that lacks a column, or for which the function returns `None`,
+            has no context: its log-probabilities are NaN. `None`: the row's own prompt.
         teacher_sync_steps (`int`, *optional*):
             With `teacher="policy"`: the weights are a copy of the policy, renewed after so many optimizer steps.
             `None`: those of the policy itself.
@@ -67,7 +67,7 @@ class TeacherKnobs:
     """
 
     teacher: str | None = _teacher(None, Values("text", lambda x: isinstance(x, str) and x != ""))
-    teacher_prompt: str | None = _teacher(None, Values(PROMPT_WORDS, _is_prompt, ("success",), True), acts=HAS_TEACHER)
+    teacher_prompt: str | None = _teacher(None, Values(PROMPT_WORDS, _is_prompt, custom=True), acts=HAS_TEACHER)
     teacher_sync_steps: int | None = _teacher(None, COUNT, acts=when(teacher="policy"))
     teacher_update_rate: float = _teacher(1.0, number("above 0 and at most 1", lambda x: 0.0 < x <= 1.0), acts=COPIED)
 
