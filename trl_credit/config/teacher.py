@@ -55,8 +55,8 @@ class TeacherKnobs:
         teacher_prompt (`str` or `Callable`, *optional*):
             What it sees in place of the prompt: a text with columns of the row in braces, `"success"`, or a function
             `f(row) -> prompt`. In a text such as `"{prompt}\n\nThe answer is {answer}."`, `{prompt}` is the prompt. In
-            a conversation it is the last user turn, which the text replaces. `{success}` is a right response of the group,
-            never the row's own, and `"success"` is short for our text with it. Right is the largest reward of
+            a conversation it is the last user turn, which the text replaces. `{success}` is a right response of the
+            group, never the row's own, and `"success"` is short for our text with it. Right is the largest reward of
             `reward_range`, by `difficulty_reward`. A row that lacks a column, or for which the function returns `None`,
             has no context: its log-probabilities are NaN. `None`: the row's own prompt.
         teacher_sync_steps (`int`, *optional*):
