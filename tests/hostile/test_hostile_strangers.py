@@ -187,7 +187,7 @@ def test_what_is_read_is_bounded(here, command_said, command, content):
 
 # setting → an algorithm that has it
 STRANGER = {**dict.fromkeys(FUNCTION_KNOBS, "grpo"), "reward": "grpo", "module": "grpo"}
-STRANGER |= {"selector": "s_trace", "segmentation": "spo_chain", "step_splitter": "vine_ppo"}
+STRANGER |= {"selector": "s_trace", "segmentation": "spo_chain", "step_splitter": "vine_ppo", "teacher_prompt": "rlsd"}
 COMMANDS = ["plan {}", "plan --config {} --json", "plan {} --help", "train --config {} --help", "recipes"]
 
 

@@ -170,7 +170,7 @@ class CreditTrainer(ResumableTrainer):
         self.teacher: Teacher | None = None
         if args.teacher is not None:
             self.teacher = Teacher(self, self.engine, self._trl_forward, self._first_rows)
-        if args.teacher_sync_steps is not None:
+        if self.teacher is not None and args.teacher_sync_steps is not None:
             self.add_callback(self.teacher)
             self.stateful.append(self.teacher)
             self.shard_writers.append(self.teacher.write_shard)
