@@ -52,10 +52,11 @@ def test_published_settings():
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_any_knob_on_any_preset(name):
-    config = args_of(ALGORITHMS[name][0], difficulty="history", advantage_floor=-0.5, loss_type="dapo")
+    mixed = {"distillation_weight": 0.5} if name == "sdpo" else {}  # its own loss alone reads no advantage
+    config = args_of(ALGORITHMS[name][0], difficulty="history", advantage_floor=-0.5, loss_type="dapo", **mixed)
     assert (config.difficulty, config.advantage_floor) == ("history", -0.5)
     if config.rollouts == "none":
-        assert args_of(ALGORITHMS[name][0], baseline="optimal", loss_type="dapo").baseline == "optimal"
+        assert args_of(ALGORITHMS[name][0], baseline="optimal", loss_type="dapo", **mixed).baseline == "optimal"
     if config.importance != "sequence" and config.baseline == "group":  # which segments are refused with
         args_of(ALGORITHMS[name][0], rollouts="chain", replay_iterations=1)
         if not config.custom_functions():  # which decides itself

@@ -100,7 +100,7 @@ KNOWN = {
     "dull_kl": ("drop", {**DULL, "beta": 0.5}),
     "teacher_prompt": ("{answer}{prompt}", {"algo": "opd"}),
     "teacher_sync_steps": (5, {**TOLD, "max_steps": 2}),
-    "teacher_update_rate": (0.5, {**TOLD, "teacher_sync_steps": 1, "max_steps": 2}),
+    "teacher_update_rate": (0.5, {**TOLD, "teacher_sync_steps": 2, "max_steps": 3}),
     "prompt_floor": (0.25, BY_DIFFICULTY),
     "retire_above": (0.1, BY_DIFFICULTY),
     "prompt_rates": (__file__, None),  # a file of an earlier run: test_prompt_sampler.py

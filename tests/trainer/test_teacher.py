@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 from trl_credit import Credit, OPDConfig, RLSDConfig, SDPOConfig
 from trl_credit.demo import demo_model_path
 from trl_credit.loss import keys
+from trl_credit.rollouts.sources import GenerationBatch
 
 
 TOLD = "{prompt}{answer};"
@@ -160,6 +161,28 @@ def test_a_right_response_of_the_group_is_never_the_rows_own(make_trainer):
         check_rows(batch, teacher_t, trainer.model, seen)
 
 
+def test_right_responses_that_the_loss_leaves_out_are_not_shown(make_trainer):
+    """Two truncated rows and a whole one are right; groups may differ in size, as in logged responses."""
+    trainer = make_trainer("sdpo", reward_funcs=by_sum)
+    batch, _ = scored(trainer)
+    batch.correct = torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0, 1.0, math.nan, 1.0])
+    batch.written_t[:2] = 0
+    texts = [trainer.engine.decode(ids) for ids in batch.completion_ids]
+    for sizes, shown in (([4, 4], [2, 2, None, 2, 5, 7, 5, 5]), ([3, 5], [2, 2, None, 5, 5, 7, 5, 5])):
+        prompts = torch.repeat_interleave(torch.arange(2), torch.tensor(sizes))
+        generation = GenerationBatch(batch, batch.rewards, [], prompts=prompts)
+        right = trainer.teacher._contexts._successes(generation)
+        assert right == [None if k is None else texts[k] for k in shown]
+
+
+def test_dropout_is_off_in_the_pass(make_trainer):
+    lora = LoraConfig(r=4, lora_dropout=0.5, target_modules=["q_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
+    trainer = make_trainer("opd", teacher="policy", teacher_prompt=TOLD, trainer_kwargs={"peft_config": lora})
+    batch, teacher_t = scored(trainer)
+    trainer.teacher.score(GenerationBatch(batch, batch.rewards, [trainer.train_dataset[i // 4] for i in range(8)]))
+    assert torch.equal(batch.data[keys.TEACHER_LOGPS], teacher_t) and trainer.model.training
+
+
 def test_a_conversation_gets_the_text_in_its_last_user_turn(make_trainer):
     trainer = make_trainer("opd", teacher="policy", teacher_prompt=TOLD)
     turns = [
@@ -191,6 +214,10 @@ def test_a_function_makes_contexts(make_trainer):
         (OPDConfig, {"teacher_prompt": "no columns"}, "teacher_prompt must be"),
         (OPDConfig, {"teacher_prompt": "{prompt"}, "teacher_prompt must be"),
         (OPDConfig, {"teacher_sync_steps": 5}, "teacher_sync_steps=5 does nothing"),
+        (OPDConfig, {"teacher": "policy", "teacher_sync_steps": 1}, "it is the policy itself"),
+        (OPDConfig, {"distillation_outcome": False, "difficulty": "history"}, "reads no advantage"),
+        (SDPOConfig, {"whiten_advantages": "batch"}, "reads no advantage"),
+        (OPDConfig, {"teacher_prompt": "Solve it. The answer is known."}, "teacher_prompt must be"),
         (RLSDConfig, {"rollouts": "tree"}, "have no context of their own"),
         (RLSDConfig, {"teacher_update_rate": 0.0}, "teacher_update_rate must be above 0"),
         (SDPOConfig, {"distillation_weight": 1.5}, "distillation_weight must be in"),
@@ -212,9 +239,10 @@ def test_a_teacher_that_says_nothing_is_refused_with_the_configuration(config_cl
         ({"teacher": "policy", "teacher_prompt": "{prompt}"}, "row 0: .* gives the tokens of the prompt itself"),
         ({"teacher_prompt": "{prompt}" * 500}, "row 0: .* tokens, and the teacher has a context of"),
         ({"teacher_prompt": lambda row: 3}, "returned int, and the prompt is str"),
+        ({"teacher": "/no/such/folder"}, "teacher='/no/such/folder' cannot be loaded .* name a folder with"),
         ({"teacher": demo_model_path()}, r"has a vocabulary of \d+ tokens, and the policy another one of \d+"),
     ],
-    ids=["column", "same", "long", "kind", "vocabulary"],
+    ids=["column", "same", "long", "kind", "missing", "vocabulary"],
 )
 def test_a_teacher_that_cannot_score_is_refused_before_the_run(make_trainer, knobs, says):
     with pytest.raises(ValueError, match=says):

@@ -57,6 +57,7 @@ STEP_BASELINE = "each step has a baseline, from the group's others"
 SEGMENT_BASELINE = "the baseline of a segment is the value at its start"
 SEVERAL_NODES = "a row holds several nodes"
 SEGMENT_WEIGHT = "it is a mean over segments, with one weight for each"
+BELOW_1 = number("below 1", lambda x: x < 1.0)
 SAME_AS_POLICY = "weights and prompt are those of the policy, so both would find every token equally probable"
 # of algorithms whose function of credit returns the W of the knobs
 WEIGHTED_RULE = Rule(WEIGHTED_KL | when(importance=anything_but("token")), NO_WEIGHTED_KL, KL_WEIGHT)
@@ -108,6 +109,7 @@ RULES = (
     Rule(POLICY_ITERATION, when(loss_type=("dapo", "grpo", "bnpo"), whiten_advantages="none"), SEGMENT_WEIGHT),
     Rule(POLICY_ITERATION, EQUAL_TOKENS | ANY_ENTROPY | NO_THRESHOLD | when(importance="token"), SEGMENT_WEIGHT),
     Rule(HAS_TEACHER, NO_TREE, "the rows of a tree are segments, which have no context of their own"),
+    Rule(when(teacher="policy", teacher_sync_steps=1), when(teacher_update_rate=BELOW_1), "it is the policy itself"),
     Rule(when(teacher="policy", teacher_sync_steps=None), when(teacher_prompt=anything_but(None)), SAME_AS_POLICY),
     Rule(when(use_vllm=True), when(top_p=number("above 0 and at most 1", lambda x: 0 < x <= 1)), "as vLLM needs it"),
     *(Rule(_listing(name), needed, f"{name} does nothing") for name, needed in RELEASED_CODE.items()),

@@ -10,21 +10,23 @@ from .knobs import COUNT, Values, anything_but, knob, number, when
 
 
 TEMPLATE_OF_SUCCESS = "{prompt}\n\nA correct solution:\n\n{success}\n\nNow solve the problem in your own words."
-PROMPT_WORDS = "'success', a text with {columns} of a row such as {prompt}, package.module.function or file.py:function"
+PROMPT_WORDS = "'success', a text with {columns} of a row such as {prompt} ({{ for a brace), or the name of a function"
 
 
 def template_fields(text: str) -> list[str] | None:
-    """The names in braces of a template; `None` for a text that is none."""
+    """The names in braces of a template; `None` for a text that is none, or whose braces hold more than a name."""
     try:
-        names = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+        fields = [field for field in string.Formatter().parse(text) if field[1] is not None]
     except ValueError:  # a single brace
         return None
-    return names if names and all(name.isidentifier() for name in names) else None
+    are_names = all(name.isidentifier() and not spec and not conversion for _, name, spec, conversion in fields)
+    return [name for _, name, _, _ in fields] if fields and are_names else None
 
 
 def _is_prompt(value: Any) -> bool:
-    is_text = isinstance(value, str) and (value == "success" or template_fields(value) is not None)
-    return is_text or is_custom_function(value)
+    if not isinstance(value, str) or not any(c.isspace() or c == "{" for c in value):
+        return value == "success" or is_custom_function(value)
+    return template_fields(value) is not None
 
 
 def _reads_success(value: Any) -> bool:
@@ -49,9 +51,10 @@ class TeacherKnobs:
 
     Parameters:
         teacher (`str`, *optional*):
-            Its weights: `"policy"`, those that sampled; `"reference"`, TRL's reference model (the initial weights, or
-            the base model below an adapter); or a model by name or path, with the vocabulary of the policy. A model is
-            loaded with `model_init_kwargs`, whose `dtype` is `"auto"` here if left out. `None`: no teacher.
+            Its weights: `"policy"`, those that sampled; `"reference"`, TRL's reference model (the weights in the folder
+            of the model, or the base model below an adapter); or a model by name or path, with the vocabulary of the
+            policy. A model is loaded with `model_init_kwargs`, whose `dtype` is `"auto"` here if left out. `None`: no
+            teacher.
         teacher_prompt (`str` or `Callable`, *optional*):
             What it sees in place of the prompt: a text with columns of the row in braces, `"success"`, or a function
             `f(row) -> prompt`. In a text such as `"{prompt}\n\nThe answer is {answer}."`, `{prompt}` is the prompt. In

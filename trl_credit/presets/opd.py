@@ -14,7 +14,7 @@ import torch
 
 from ..config import CreditConfig
 from ..config.algorithm import settings_from
-from ..config.knobs import FINITE, NOT_NEGATIVE, knob, one_of, when
+from ..config.knobs import FINITE, NOT_NEGATIVE, knob, number, one_of, when
 from ..config.rules import ANY_SIGN, PER_TOKEN, WEIGHTED_RULE, Rule
 from ..credit.teacher import position_weight, teacher_gap
 from ..credit.tokens import Credit, Tokens, wide
@@ -24,6 +24,7 @@ from .preset import PAPERS, Preset
 
 
 STUDENT = one_of("old", "current")
+NO_OUTCOME = when(difficulty="none", whiten_advantages="none", baseline="group", advantage_floor=None)
 TOKEN_RULE = Rule({}, when(importance=PER_TOKEN), "it would average over the response or a turn what d makes differ")
 
 
@@ -37,7 +38,7 @@ def gap_of(tokens: Tokens, *, student: str) -> torch.Tensor:
 class OPD:
     """OPD: A + c·d, or c·d alone."""
 
-    distillation_coef: float = knob(1.0, FINITE)
+    distillation_coef: float = knob(1.0, number("finite and not 0", lambda x: x != 0.0 and FINITE.holds(x)))
     distillation_outcome: bool = knob(True)
     distillation_position: float = knob(0.0, NOT_NEGATIVE)
     distillation_student: str = knob("old", STUDENT)
@@ -87,6 +88,7 @@ class OPDConfig(GRPOConfig):
     RULES = (
         Rule({}, when(credit=CREDIT), "OPD is this object, whose method yours may call"),
         Rule({}, ANY_SIGN, "d has both signs in one response"),
+        Rule(when(distillation_outcome=False), NO_OUTCOME, "the credit of the teacher alone reads no advantage"),
         TOKEN_RULE,
         WEIGHTED_RULE,
     )

@@ -19,7 +19,7 @@ from ..config.rules import NO_WEIGHTED_KL, WEIGHTED_KL, Rule
 from ..credit.tokens import Credit, Tokens, wide
 from ..loss.assignment import assign_credit
 from .grpo import GRPOConfig
-from .opd import STUDENT, gap_of
+from .opd import NO_OUTCOME, STUDENT, gap_of
 from .preset import PAPERS, Preset
 
 
@@ -79,6 +79,7 @@ class SDPOConfig(GRPOConfig):
         Rule({}, when(credit=CREDIT), "SDPO is this object, whose method yours may call"),
         Rule({}, when(loss_type=("grpo", "bnpo", "dr_grpo", "dapo")), "it has its own loss per token"),
         Rule({}, when(importance="token", off_policy_mask_threshold=None), "it has its own loss per token"),
+        Rule(when(distillation_weight=1.0), NO_OUTCOME, "the loss of the teacher alone reads no advantage"),
         Rule({}, when(clip_form="surrogate", delta=None), "its policy loss is PPO's minimum"),
         Rule(WEIGHTED_KL, NO_WEIGHTED_KL, "TRL's KL term would lose its ratio, since the W of SDPO is 0"),
     )

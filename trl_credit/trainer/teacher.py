@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import trl.trainer.utils
 from peft import PeftModel
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import AutoTokenizer, TrainerCallback
 from trl.models import prepare_deepspeed, prepare_fsdp
@@ -21,10 +22,14 @@ from ..passes.reduced import ReducedPasses, arguments_of
 from ..rollouts.replay import padded
 from ..rollouts.sources import GenerationBatch
 from ..runs.resumable import ResumableTrainer
+from ..support.errors import one_line
 from ..support.tensor_files import load_tensors, save_tensors
 from .before_run import FirstRows
 from .engine import TrlEngine
 from .teacher_contexts import Contexts
+
+
+_SHARED = "teacher.safetensors"  # of all processes
 
 
 class TrainerWith:
@@ -68,14 +73,14 @@ class Teacher(TrainerCallback):
         self._trainer, self._engine, self._args = trainer, engine, trainer.args
         self.setting = f"teacher={self._args.teacher!r}"
         self._copy: list[torch.Tensor] | None = None
-        self._model, self._passes, path = trainer.model, trainer._passes, self._path()
+        self._other, self._passes, path = None, trainer._passes, self._path()
         self.is_loaded = path is not None
         if path is not None:
-            self._model = self._loaded(path)
+            self._other = self._loaded(path)
             # with findings of their own, such as whether packed rows are exact
-            self._passes = ReducedPasses(TrainerWith(trainer, model=self._model, findings={}), forward)
-        elif self._args.teacher == "reference" and trainer.ref_model is not None:
-            self._model = trainer.ref_model
+            self._passes = ReducedPasses(TrainerWith(trainer, model=self._other, findings={}), forward)
+        elif self._args.teacher == "reference":
+            self._other = trainer.ref_model
         config = trainer.accelerator.unwrap_model(self._model).config.get_text_config()
         self._limit = getattr(config, "max_position_embeddings", None) or math.inf
         self._contexts = Contexts(trainer, engine)
@@ -83,6 +88,11 @@ class Teacher(TrainerCallback):
             self._contexts.check(first, limit=self._limit)
 
     # Weights
+
+    @property
+    def _model(self) -> torch.nn.Module:
+        """The second model, or that of the trainer, which is wrapped when training begins."""
+        return self._trainer.model if self._other is None else self._other
 
     def _path(self) -> str | None:
         """The model that a teacher of its own is loaded from; `None` if there is none."""
@@ -101,10 +111,15 @@ class Teacher(TrainerCallback):
             loading["dtype"], loading["attn_implementation"] = model.dtype, model.config._attn_implementation
         else:
             loading.pop("revision", None)  # the policy's
-            self._check_vocabulary(path)
         if args.distributed_state.distributed_type in ("MULTI_GPU", "DEEPSPEED"):
             loading["device_map"] = None
-        model = create_model_from_path(path, **loading).requires_grad_(False)
+        try:
+            model = create_model_from_path(path, **loading).requires_grad_(False)
+        except (OSError, ValueError) as error:
+            fix = "name a folder with a config.json or a model of the Hub, and merge an adapter first"
+            raise ValueError(f"teacher={args.teacher!r} cannot be loaded ({one_line(error):.150}): {fix}.") from error
+        if args.teacher != "reference":
+            self._check_vocabulary(path)
         if (add_head := getattr(trl.trainer.utils, "add_fused_lm_head", None)) is not None:  # since TRL 1.16
             add_head(model, temperature=trainer.temperature, cast_lm_head_to_fp32=args.cast_lm_head_to_fp32)
         if trainer.is_deepspeed_enabled:
@@ -118,14 +133,13 @@ class Teacher(TrainerCallback):
         own, other = self._trainer.tokenizer.get_vocab(), tokenizer.get_vocab()
         if own != other:
             sizes = f"{len(other)} tokens, and the policy another one of {len(own)}"
-            fix = "take a teacher of the policy's family"
-            raise ValueError(f"teacher={path!r} has a vocabulary of {sizes}: {fix}, whose token ids are the same.")
+            fix = "take one of the policy's family, or save the policy's tokenizer to a folder that has none"
+            raise ValueError(f"teacher={path!r} has a vocabulary of {sizes}: {fix}.")
 
     def _active(self) -> AbstractContextManager[Any]:
         """A context in which the model has the weights of the teacher."""
-        if self._args.teacher == "reference" and isinstance(
-            model := self._trainer.accelerator.unwrap_model(self._model), PeftModel
-        ):
+        model = self._trainer.accelerator.unwrap_model(self._model)
+        if self._args.teacher == "reference" and isinstance(model, PeftModel):
             return use_adapter(model, "ref" if "ref" in model.peft_config else None)
         return nullcontext() if self._args.teacher_sync_steps is None else self._with_copy()
 
@@ -142,21 +156,28 @@ class Teacher(TrainerCallback):
         """The copy, taken of the policy as it is now if there is none. A moving average is kept in float32."""
         if self._copy is None:
             is_mean = self._args.teacher_update_rate < 1.0
-            kept = (lambda x: torch.promote_types(x.dtype, torch.float32)) if is_mean else (lambda x: x.dtype)
-            self._copy = [part.to(kept(part), copy=True) for part in self._parts()]
+            least = [torch.promote_types(x.dtype, torch.float32) if is_mean else x.dtype for x in self._parts()]
+            self._copy = [x.to(dtype, copy=True) for x, dtype in zip(self._parts(), least, strict=True)]
         return self._copy
 
     def _trained(self) -> Iterator[torch.nn.Parameter]:
         return (p for p in self._trainer.model.parameters() if p.requires_grad)
 
-    def _parts(self) -> Iterator[torch.Tensor]:
-        return map(_part, self._trained())
+    def _parts(self) -> list[torch.Tensor]:
+        """What this process holds of the trained parameters. Those that FSDP2 keeps gathered after a pass are sharded
+        again, and so are those of ZeRO-3: the next pass gathers them from their shards."""
+        for module in self._trainer.model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        trained = [*self._trained()]
+        for p in trained:
+            if getattr(p, "ds_tensor", None) is not None:
+                p.partition()
+        return [_part(p) for p in trained]
 
     def _write(self, values: list[torch.Tensor]) -> None:
-        for p, value in zip(self._trained(), values, strict=True):
-            if getattr(p, "ds_tensor", None) is not None:
-                p.partition()  # ZeRO-3 keeps small parameters gathered: they are gathered again from what is written
-            _part(p).copy_(value)
+        for part, value in zip(self._parts(), values, strict=True):
+            part.copy_(value)
 
     @torch.no_grad()
     def on_step_end(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
@@ -169,11 +190,11 @@ class Teacher(TrainerCallback):
     def _file(self) -> str:
         """The file of this process. Without shards all processes hold the same, and the main process writes it."""
         is_shared = self._trainer.layout in ("plain", "ZeRO-1 or ZeRO-2")
-        return "teacher.safetensors" if is_shared else f"teacher_{self._trainer.processes.rank}.safetensors"
+        return _SHARED if is_shared else f"teacher_{self._trainer.processes.rank}.safetensors"
 
     def write_shard(self, folder: Path) -> None:
         """Writes what this process holds of the copy."""
-        if self._trainer.processes.is_main or self._file() != "teacher.safetensors":
+        if self._trainer.processes.is_main or self._file() != _SHARED:
             parts = {str(i): part.cpu().contiguous() for i, part in enumerate(self._copied())}
             folder.mkdir(parents=True, exist_ok=True)
             save_tensors(folder / self._file(), parts, state={"processes": self._trainer.processes.count})
@@ -184,8 +205,10 @@ class Teacher(TrainerCallback):
 
     def load_state_dict(self, state: dict[str, Any], folder: Path) -> None:
         """Restores the copy. Raises `ValueError` if it has other shapes."""
-        loaded, _ = load_tensors(folder / self._file())
-        parts = [loaded[str(i)] for i in range(len(loaded))]
+        loaded, written = load_tensors(folder / self._file())
+        parts, count = [loaded[str(i)] for i in range(len(loaded))], self._trainer.processes.count
+        if self._file() != _SHARED and written["processes"] != count:
+            raise ValueError(f"{self._file()} was written by {written['processes']} processes, and these are {count}")
         if [x.shape for x in parts] != [x.shape for x in self._parts()]:
             raise ValueError(f"{self._file()} holds other parameters than are trained now")
         self._copy = [x.to(part.device) for x, part in zip(parts, self._parts(), strict=True)]
@@ -196,7 +219,8 @@ class Teacher(TrainerCallback):
     def score(self, generation: GenerationBatch) -> None:
         """Adds the log-probabilities of the rows under the teacher, shape (B, T), to a batch. Collective."""
         batch, trainer, args = generation.batch, self._trainer, self._args
-        contexts, own, responses = self._contexts(generation), batch.prompt_ids, batch.completion_ids
+        model, contexts = self._model, self._contexts(generation)
+        own, responses = batch.prompt_ids, batch.completion_ids
         is_known = [
             context is not None and len(context) + len(response) <= self._limit
             for context, response in zip(contexts, responses, strict=True)
@@ -205,11 +229,16 @@ class Teacher(TrainerCallback):
         prompts = [context if known else ids[-1:] for context, ids, known in zip(contexts, own, is_known, strict=True)]
         data = self._with_prompts(batch, prompts, is_known)
         size = args.per_device_train_batch_size if trainer.model.training else args.per_device_eval_batch_size
+        is_training, prefix = model.training, self._passes.prefix
         with self._engine.timed("teacher"), self._active():
-            if self._passes.prefix.is_exact is None:  # whether packed rows are exact is found out once
-                parts = [{name: x[i : i + size] for name, x in data.items()} for i in range(0, len(own), size)]
-                self._passes.shared(parts)
-            logp_t = self._passes.run(self._model, arguments_of(data), {"batch_size": size}, None)[0]
+            model.eval()  # without dropout, as a second model
+            try:
+                if prefix.may_pack and prefix.is_exact is None:  # whether packed rows are exact is found out once
+                    parts = [{name: x[i : i + size] for name, x in data.items()} for i in range(0, len(own), size)]
+                    self._passes.shared(parts)
+                logp_t = self._passes.run(model, arguments_of(data), {"batch_size": size}, None)[0]
+            finally:
+                model.train(is_training)
         unknown = torch.tensor([not known for known in is_known], device=logp_t.device)
         batch.data[keys.TEACHER_LOGPS] = logp_t.masked_fill(unknown.unsqueeze(1), torch.nan)
 

@@ -1,5 +1,6 @@
 """What the teacher of a run sees in place of the prompts."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain
 from typing import Any
@@ -9,7 +10,6 @@ from datasets import Dataset, IterableDataset
 
 from ..config.teacher import TEMPLATE_OF_SUCCESS, template_fields
 from ..credit.difficulty import to_unit_interval
-from ..loss.batch import Batch
 from ..rollouts.sources import GenerationBatch
 from ..runs.resumable import ResumableTrainer
 from ..support.conversation import asked_in
@@ -56,8 +56,12 @@ class Contexts:
         for i, row in chain(enumerate(rows), self._longest(data)):
             where = f"{what}, row {i}: teacher_prompt={prompt!r}"
             if unknown := [name for name in self._names if name not in {"success", *row}]:
-                fix = f"name one of {', '.join(row)}, or add the column"
+                fix = (
+                    f"name one of {', '.join(row)}, add the column, or give a function that returns None for such rows"
+                )
                 raise ValueError(f"{where} reads a column {unknown[0]!r} that is missing: {fix}.")
+            if "success" in self._names and "success" in row:
+                raise ValueError(f"{where} reads right responses as 'success', as a column is called: rename that.")
             if self._template and not isinstance(row["prompt"], str) and _last_user_turn(row["prompt"]) is None:
                 raise ValueError(f"{where} replaces the last user turn, and the prompt has none: give a function.")
             if (context := self._of_row(row, "")) is None:
@@ -82,10 +86,10 @@ class Contexts:
     def __call__(self, generation: GenerationBatch) -> list[list[int] | None]:
         """Token ids of the context of each row of this process; `None` without one. Collective if a template reads
         `{success}`."""
-        batch, rows = generation.batch, generation.examples
+        rows = generation.examples
         if self._args.teacher_prompt is None:
-            return batch.prompt_ids
-        right = self._successes(batch) if self._args.reads_success else [None] * len(rows)
+            return generation.batch.prompt_ids
+        right = self._successes(generation) if self._args.reads_success else [None] * len(rows)
         contexts = [self._of_row(row, success) for row, success in zip(rows, right, strict=True)]
         distinct = {repr(context): context for context in contexts if context is not None}
         ids = dict(zip(distinct, self._engine.tokenize([*distinct.values()]) if distinct else [], strict=True))
@@ -110,20 +114,23 @@ class Contexts:
         turn = _last_user_turn(prompt)
         return [*prompt[:turn], {**prompt[turn], "content": text}, *prompt[turn + 1 :]]
 
-    def _successes(self, batch: Batch) -> list[str | None]:
+    def _successes(self, generation: GenerationBatch) -> list[str | None]:
         """For each row of this process the text of the first right response of its group that is another row's."""
-        size, ids = self._engine.group_size, batch.completion_ids
-        first = batch.rank * len(ids)
-        is_right = (to_unit_interval(batch.correct, self._args.reward_range) >= 1 - 1e-6).tolist()
-        groups = [range(start, start + size) for start in range(0, len(is_right), size)]
-        right = [[i for i in group if is_right[i]][:2] for group in groups]  # the second is for the first
-        mine = [i for two in right for i in two if first <= i < first + len(ids)]
-        gathered = gather_object([{i: self._engine.decode(ids[i - first]) for i in mine}])
-        texts = {i: text for part in gathered for i, text in part.items()}
-        return [
-            next((texts[i] for i in right[k // size] if i != k and texts[i]), None)
-            for k in range(first, first + len(ids))
-        ]
+        batch, size, processes = generation.batch, self._engine.group_size, self._engine.processes
+        ids, lengths = batch.completion_ids, processes.gather(batch.written_t.sum(-1)).tolist()
+        first, unit = batch.rank * len(ids), to_unit_interval(batch.correct, self._args.reward_range)
+        # a truncated response may be left out of the batch
+        is_right = [x >= 1 - 1e-6 and n > 0 for x, n in zip(unit.tolist(), lengths, strict=True)]
+        groups = (
+            [k // size for k in range(len(is_right))] if generation.prompts is None else generation.prompts.tolist()
+        )
+        right: dict[int, list[int]] = defaultdict(list)
+        for k in (k for k, flag in enumerate(is_right) if flag):
+            right[groups[k]] = [*right[groups[k]], k][:2]  # the second is for the first
+        own = range(first, first + len(ids))
+        shown = {k: self._engine.decode(ids[k - first]) for pair in right.values() for k in pair if k in own}
+        texts = {k: text for part in gather_object([shown]) for k, text in part.items()}
+        return [next((texts[k] for k in right[groups[i]] if k != i), None) for i in own]
 
 
 def _last_user_turn(messages: list[dict[str, Any]]) -> int | None:

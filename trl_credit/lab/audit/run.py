@@ -236,12 +236,16 @@ def _explained(
                 raise ValueError("it samples trees of its own, and gives no credit to these responses")
             teacher = None
             if config.teacher is not None:
-                teacher = Teacher(TrainerWith(trainer, args=config), trainer.engine, trainer._trl_forward, [])
+                rows = [("the data", trainer.train_dataset, parts[0][1][:1])]
+                teacher = Teacher(TrainerWith(trainer, args=config), trainer.engine, trainer._trl_forward, rows)
+                teacher_key = short_digest([name, settings_of(config), config.teacher, config.teacher_prompt])
+                is_scored = False
             explanations, bar = [], tqdm(parts, name, disable=trainer.args.disable_tqdm, delay=2.0)
             for number, (shard, examples) in enumerate(bar):
                 if teacher is not None:
-                    path = folder / "teachers" / f"{number:04d}-{short_digest(settings_of(config))}.npy"
-                    shard = _scored(shard, kept(path, partial(_teacher_logps, teacher, trainer, shard, examples)))
+                    path = folder / "teachers" / f"{number:04d}-{teacher_key}.npy"
+                    logps = kept(path, partial(_teacher_logps, teacher, trainer, shard, examples))
+                    shard, is_scored = _scored(shard, logps), is_scored or not np.isnan(logps).all()
                 torch.manual_seed(seed_from(config.seed, name, number))  # of random selectors and custom functions
                 segments = None
                 if config.rollouts == "chain":  # continuations of its own, so that their noise is not that of ΔV̂
@@ -250,6 +254,8 @@ def _explained(
                     advantages, ids = torch.from_numpy(kept(path, make))
                     segments = advantages, ids.long()
                 explanations.append(explain(shard, config, name=name, segments=segments))
+            if teacher is not None and not is_scored:
+                raise ValueError("no row had a context for its teacher")
             explained[name] = explanations
         except (ValueError, TypeError, FunctionRaised) as error:
             notes.append(f"{name} is left out: {str(error).rstrip('.')}.")
@@ -261,7 +267,8 @@ def _teacher_logps(
 ) -> np.ndarray:
     """Log-probabilities of the responses under a teacher, shape (B, T)."""
     batch = batch_of(shard.responses, trainer.engine)
-    teacher.score(GenerationBatch(batch, batch.rewards, examples))
+    prompts = torch.tensor([response["group"] for response in shard.responses])
+    teacher.score(GenerationBatch(batch, batch.rewards, examples, prompts=prompts))
     return batch.data[keys.TEACHER_LOGPS].double().cpu().numpy()
 
 
