@@ -3,6 +3,7 @@ output."""
 
 import importlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -63,18 +64,17 @@ def shard_on_cpus() -> None:
     original = AcceleratorState.__init__
 
     def init(self, *args, fsdp_plugin=None, **kwargs):
-        first = not self.initialized
         original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
-        if first and fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
-            self.distributed_type = DistributedType.FSDP
-            self.fsdp_plugin = fsdp_plugin
+        plugin = fsdp_plugin or vars(self).get("fsdp_plugin")  # each call takes over the type of PartialState again
+        if plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, plugin
 
     AcceleratorState.__init__ = init
 
 
 def check_sharded(model: torch.nn.Module) -> None:
     """Fails if FSDP was configured and a parameter is not sharded."""
-    if AcceleratorState().distributed_type == DistributedType.FSDP:
+    if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
         assert all(isinstance(p, DTensor) for p in model.parameters())
 
 
