@@ -97,5 +97,4 @@ class GroupKnobs:
     def reads_correct(self) -> bool:
         """Whether it matters which responses are correct."""
         by_signal = self.reads_signal and self.group_signal == "correct"
-        by_pass_rate = self.difficulty != "none" or self.prompt_sampler == "difficulty"
-        return by_signal or by_pass_rate or self.reads_success
+        return by_signal or self.difficulty != "none" or self.prompt_sampler == "difficulty" or self.reads_success

@@ -55,9 +55,3 @@ def evidence_factor(gap_t: torch.Tensor, *, advantage_t: torch.Tensor, share: fl
     # the logarithm is clipped, since the exponential of a large gap overflows
     log_factor_t = (torch.sign(advantage_t) * gap_t).clamp(math.log(1 - clip), math.log(1 + clip))
     return torch.where(gap_t.isnan(), 1.0, (1 - share) + share * log_factor_t.exp())
-
-
-def is_evidence_clipped(gap_t: torch.Tensor, *, advantage_t: torch.Tensor, clip: float) -> torch.Tensor:
-    """Where RLSD's factor is at a bound, shape (B, T); `False` where d is NaN."""
-    log_factor_t = torch.sign(advantage_t) * gap_t
-    return (log_factor_t <= math.log(1 - clip)) | (log_factor_t >= math.log(1 + clip))

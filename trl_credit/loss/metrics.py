@@ -258,8 +258,7 @@ def teacher_kl(seen: SeenLoss) -> Sums:
     If it looks odd: 0: the teacher sees what the policy sees. Above 1: another model family, or a context that the
         model does not follow
     """
-    known_t = seen.teacher_t
-    return -torch.where(known_t, seen.gap_t, 0.0).sum(), known_t.sum(dtype=torch.float)
+    return -torch.where(seen.teacher_t, seen.gap_t, 0.0).sum(), seen.teacher_t.sum(dtype=torch.float)
 
 
 @metric("teacher/more_probable/positive", "teacher/more_probable/negative", when=_has_teacher)

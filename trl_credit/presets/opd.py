@@ -48,8 +48,7 @@ class OPD:
 
     def credit(self, config: CreditConfig, tokens: Tokens) -> Credit:
         plain, gap_t = assign_credit(config, tokens), gap_of(tokens, student=self.distillation_student)
-        if self.distillation_position > 0.0:
-            gap_t = gap_t * position_weight(gap_t, gamma=self.distillation_position, mask_t=tokens.mask_t)
+        gap_t = gap_t * position_weight(gap_t, gamma=self.distillation_position, mask_t=tokens.mask_t)
         outcome_t = wide(plain.advantage) if self.distillation_outcome else torch.zeros_like(gap_t)
         credit_t = outcome_t + self.distillation_coef * gap_t.nan_to_num(nan=0.0)
         return replace(plain, advantage=credit_t.to(plain.advantage.dtype))

@@ -18,7 +18,7 @@ from ..config import CreditConfig
 from ..config.algorithm import settings_from
 from ..config.knobs import COUNT, SHARE, knob, number, when
 from ..config.rules import WEIGHTED_RULE, Rule
-from ..credit.teacher import evidence_factor, is_evidence_clipped
+from ..credit.teacher import evidence_factor
 from ..credit.tokens import Credit, Tokens, wide
 from ..loss.assignment import assign_credit
 from .grpo import GRPOConfig
@@ -55,9 +55,10 @@ class RLSD:
     def metrics(self, config: CreditConfig, tokens: Tokens, credit: Credit) -> Mapping[str, torch.Tensor]:
         """Share of the loss tokens whose factor is at a bound, and μ."""
         gap_t, advantage_t = gap_of(tokens, student=self.distillation_student), wide(tokens.advantages)
-        clipped_t = is_evidence_clipped(gap_t, advantage_t=advantage_t, clip=self.evidence_clip)
-        share = torch.full_like(advantage_t[:, 0], self.share(tokens.step))
-        return {"teacher/clipped_factors": clipped_t, "teacher/evidence_share": share}
+        # never where d is NaN
+        clipped_t = (torch.exp(torch.sign(advantage_t) * gap_t) - 1).abs() >= self.evidence_clip
+        of_row = torch.full_like(advantage_t[:, 0], self.share(tokens.step))
+        return {"teacher/clipped_factors": clipped_t, "teacher/evidence_share": of_row}
 
 
 CREDIT = f"{__name__}.RLSD"

@@ -19,7 +19,7 @@ from ..config.rules import NO_WEIGHTED_KL, WEIGHTED_KL, Rule
 from ..credit.tokens import Credit, Tokens, wide
 from ..loss.assignment import assign_credit
 from .grpo import GRPOConfig
-from .opd import NO_OUTCOME, STUDENT, gap_of
+from .opd import NO_OUTCOME, gap_of
 from .preset import PAPERS, Preset
 
 
@@ -29,7 +29,6 @@ class SDPO:
 
     distillation_weight: float = knob(1.0, SHARE)
     distillation_ratio_max: float = knob(2.0, POSITIVE)
-    distillation_student: str = knob("current", STUDENT)
 
     needs = ("teacher",)
     carries_loss = True
@@ -39,7 +38,7 @@ class SDPO:
         inside, (low, high) = tokens.mask_t.bool(), config.clip_range
         logp_t = torch.where(inside, tokens.logp_t, 0.0)
         ratio_t = torch.where(inside, tokens.logp_t - tokens.old_logp_t, 0.0).exp()
-        gap_t = gap_of(tokens, student=self.distillation_student).nan_to_num(nan=0.0)
+        gap_t = gap_of(tokens, student="current").nan_to_num(nan=0.0)
         gain_t = ratio_t.detach().clamp(max=self.distillation_ratio_max) * gap_t * logp_t
         if self.distillation_weight < 1.0:
             advantage_t = wide(assign_credit(config, tokens).advantage)
@@ -71,8 +70,6 @@ class SDPOConfig(GRPOConfig):
             w in [0, 1]: the loss is (1 − w) times the policy loss plus w times that of the teacher.
         distillation_ratio_max (`float`, *optional*, defaults to `2.0`):
             Largest ρ = exp(ℓ − ℓ°) that counts.
-        distillation_student (`str`, *optional*, defaults to `"current"`):
-            The policy that d compares with, see [`RLSDConfig`].
     """
 
     RULES = (

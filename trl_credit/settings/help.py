@@ -35,8 +35,7 @@ _OF_CLASS = {
 }
 _HEADINGS = (
     *(RUN, "Model", "Data", "Rewards", "Credit", "Steps and turns", "Groups and prompts", "Segments", "Rollouts"),
-    "Teacher",
-    *("Evaluation", "TRL's (GRPOConfig)", "transformers' (TrainingArguments)"),
+    *("Teacher", "Evaluation", "TRL's (GRPOConfig)", "transformers' (TrainingArguments)"),
 )
 _ABOUT = """\
 Every flag can also be a line `name: value` in a YAML file: --config a.yaml b.yaml. Later files override

@@ -31,27 +31,23 @@ class BatchSteps:
             HA-DW's belief.
         algorithm ([`~trl_credit.config.algorithm.Algorithm`]):
             May take statistics of the batch.
-        teacher ([`~trl_credit.trainer.teacher.Teacher`] or `None`):
-            Scores the rows.
+
+    Attributes:
+        teacher: Scores the rows, if a run has one.
     """
 
     def __init__(
-        self,
-        engine: TrlEngine,
-        normalizer: Normalizer,
-        belief: DifficultyBelief | None,
-        algorithm: Algorithm,
-        teacher: Teacher | None = None,
+        self, engine: TrlEngine, normalizer: Normalizer, belief: DifficultyBelief | None, algorithm: Algorithm
     ) -> None:
         self._args, self._engine, self._normalizer, self._belief = engine.args, engine, normalizer, belief
         self._algorithm, self._meter, self._processes = algorithm, engine.meter, engine.processes
-        self._teacher = teacher
+        self.teacher: Teacher | None = None
 
     def __call__(self, generation: GenerationBatch) -> None:
         """Applies all steps to a batch. Collective."""
         self._order(generation)
-        if self._teacher is not None:
-            self._teacher.score(generation)
+        if self.teacher is not None:
+            self.teacher.score(generation)
         if self._algorithm.statistics is not None:
             self._take_statistics(generation)
         self._count_and_log(generation)

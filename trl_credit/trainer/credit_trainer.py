@@ -167,15 +167,15 @@ class CreditTrainer(ResumableTrainer):
         if self.contract.algorithm.state_dict is not None:
             self.stateful.append(ObjectState("credit", f"credit={args.credit!r}", self.contract.algorithm))
         self.stateful += self._train_source.stateful
+        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty, self.contract.algorithm)
         self.teacher: Teacher | None = None
         if args.teacher is not None:
             self.teacher = Teacher(self, self.engine, self._trl_forward, self._first_rows)
-        if self.teacher is not None and args.teacher_sync_steps is not None:
-            self.add_callback(self.teacher)
-            self.stateful.append(self.teacher)
-            self.shard_writers.append(self.teacher.write_shard)
-        parts = self.engine, self.normalizer, self.difficulty, self.contract.algorithm, self.teacher
-        self._batch_steps = BatchSteps(*parts)
+            self._batch_steps.teacher = self.teacher
+            if args.teacher_sync_steps is not None:
+                self.add_callback(self.teacher)
+                self.stateful.append(self.teacher)
+                self.shard_writers.append(self.teacher.write_shard)
         self._rollout_log, self.results = add_observers(self)
         refusals.check_made(self, needs_drift=self.contract.algorithm.needs_drift)
         if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -119,7 +119,12 @@ class Teacher(TrainerCallback):
             fix = "name a folder with a config.json or a model of the Hub, and merge an adapter first"
             raise ValueError(f"teacher={args.teacher!r} cannot be loaded ({one_line(error):.150}): {fix}.") from error
         if args.teacher != "reference":
-            self._check_vocabulary(path)
+            tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=args.trust_remote_code)
+            own, other = trainer.tokenizer.get_vocab(), tokenizer.get_vocab()
+            if own != other:
+                sizes = f"{len(other)} tokens, and the policy another one of {len(own)}"
+                fix = "take one of the policy's family, or save the policy's tokenizer to a folder that has none"
+                raise ValueError(f"teacher={path!r} has a vocabulary of {sizes}: {fix}.")
         if (add_head := getattr(trl.trainer.utils, "add_fused_lm_head", None)) is not None:  # since TRL 1.16
             add_head(model, temperature=trainer.temperature, cast_lm_head_to_fp32=args.cast_lm_head_to_fp32)
         if trainer.is_deepspeed_enabled:
@@ -127,14 +132,6 @@ class Teacher(TrainerCallback):
         if trainer.is_fsdp_enabled:
             return prepare_fsdp(model, trainer.accelerator)
         return trainer.accelerator.prepare_model(model.eval(), evaluation_mode=True)
-
-    def _check_vocabulary(self, path: str) -> None:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=self._args.trust_remote_code)
-        own, other = self._trainer.tokenizer.get_vocab(), tokenizer.get_vocab()
-        if own != other:
-            sizes = f"{len(other)} tokens, and the policy another one of {len(own)}"
-            fix = "take one of the policy's family, or save the policy's tokenizer to a folder that has none"
-            raise ValueError(f"teacher={path!r} has a vocabulary of {sizes}: {fix}.")
 
     def _active(self) -> AbstractContextManager[Any]:
         """A context in which the model has the weights of the teacher."""
@@ -160,20 +157,19 @@ class Teacher(TrainerCallback):
             self._copy = [x.to(dtype, copy=True) for x, dtype in zip(self._parts(), least, strict=True)]
         return self._copy
 
-    def _trained(self) -> Iterator[torch.nn.Parameter]:
-        return (p for p in self._trainer.model.parameters() if p.requires_grad)
-
     def _parts(self) -> list[torch.Tensor]:
-        """What this process holds of the trained parameters. Those that FSDP2 keeps gathered after a pass are sharded
-        again, and so are those of ZeRO-3: the next pass gathers them from their shards."""
+        """What this process holds of the trained parameters, with ZeRO-3 and FSDP2 its shards. Those that a pass left
+        gathered are sharded again, so that the next pass gathers what is written."""
         for module in self._trainer.model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-        trained = [*self._trained()]
-        for p in trained:
-            if getattr(p, "ds_tensor", None) is not None:
+        parts = []
+        for p in (p for p in self._trainer.model.parameters() if p.requires_grad):
+            if (shard := getattr(p, "ds_tensor", None)) is not None:
                 p.partition()
-        return [_part(p) for p in trained]
+            held = p.data if shard is None else shard.data
+            parts.append(held.to_local() if isinstance(held, DTensor) else held)
+        return parts
 
     def _write(self, values: list[torch.Tensor]) -> None:
         for part, value in zip(self._parts(), values, strict=True):
@@ -196,7 +192,6 @@ class Teacher(TrainerCallback):
         """Writes what this process holds of the copy."""
         if self._trainer.processes.is_main or self._file() != _SHARED:
             parts = {str(i): part.cpu().contiguous() for i, part in enumerate(self._copied())}
-            folder.mkdir(parents=True, exist_ok=True)
             save_tensors(folder / self._file(), parts, state={"processes": self._trainer.processes.count})
 
     def state_dict(self, folder: Path) -> dict[str, Any]:
@@ -220,11 +215,8 @@ class Teacher(TrainerCallback):
         """Adds the log-probabilities of the rows under the teacher, shape (B, T), to a batch. Collective."""
         batch, trainer, args = generation.batch, self._trainer, self._args
         model, contexts = self._model, self._contexts(generation)
-        own, responses = batch.prompt_ids, batch.completion_ids
-        is_known = [
-            context is not None and len(context) + len(response) <= self._limit
-            for context, response in zip(contexts, responses, strict=True)
-        ]
+        own, lengths = batch.prompt_ids, map(len, batch.completion_ids)
+        is_known = [c is not None and len(c) + n <= self._limit for c, n in zip(contexts, lengths, strict=True)]
         # a row without a context takes part with a token of its prompt and no response, which cost next to nothing
         prompts = [context if known else ids[-1:] for context, ids, known in zip(contexts, own, is_known, strict=True)]
         data = self._with_prompts(batch, prompts, is_known)
@@ -244,18 +236,10 @@ class Teacher(TrainerCallback):
 
     def _with_prompts(self, batch: Batch, prompts: list[list[int]], is_known: list[bool]) -> dict[str, torch.Tensor]:
         """The rows with other prompts, and without the response where `is_known` is false."""
-        written_t, device = batch.written_t, batch.written_t.device
-        known = torch.tensor(is_known, device=device).unsqueeze(1)
+        device, known = batch.written_t.device, batch.written_t.new_tensor(is_known).unsqueeze(1)
         return {
             keys.PROMPT_IDS: padded(prompts, value=self._engine.pad_token_id, side="left").to(device),
             keys.PROMPT_MASK: padded([[1] * len(ids) for ids in prompts], value=0, side="left").to(device),
             keys.COMPLETION_IDS: batch.data[keys.COMPLETION_IDS],
-            keys.COMPLETION_MASK: written_t * known.to(written_t.dtype),
+            keys.COMPLETION_MASK: batch.written_t * known,
         }
-
-
-def _part(p: torch.nn.Parameter) -> torch.Tensor:
-    """What this process holds of a parameter: with ZeRO-3 and FSDP its shard."""
-    if (shard := getattr(p, "ds_tensor", None)) is not None:
-        return shard.data
-    return p.data.to_local() if isinstance(p.data, DTensor) else p.data

@@ -60,8 +60,6 @@ class Contexts:
                     f"name one of {', '.join(row)}, add the column, or give a function that returns None for such rows"
                 )
                 raise ValueError(f"{where} reads a column {unknown[0]!r} that is missing: {fix}.")
-            if "success" in self._names and "success" in row:
-                raise ValueError(f"{where} reads right responses as 'success', as a column is called: rename that.")
             if self._template and not isinstance(row["prompt"], str) and _last_user_turn(row["prompt"]) is None:
                 raise ValueError(f"{where} replaces the last user turn, and the prompt has none: give a function.")
             if (context := self._of_row(row, "")) is None:
