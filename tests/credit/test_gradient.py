@@ -55,6 +55,7 @@ PINNED = [  # which drawn options rarely leave room for
     ("base", {"loss_type": "cispo"}),
     ("s_trace", {"trace_unit": "turn", "clip_form": "ratio"}),
     ("base", {"rollouts": "chain", "policy_loss": "policy_iteration", "beta": 0.3}),
+    ("base", {"credit": custom("weighted_kl"), "loss_type": "dapo", **KL}),
 ]
 
 

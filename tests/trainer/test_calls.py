@@ -10,6 +10,7 @@ import torch
 import trl
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import TrainerCallback
+from worker import parity
 
 import trl_credit
 
@@ -98,6 +99,8 @@ CHAIN = (4, 0, 30)
 BATCH = {"opo": (2, 0, 9), "ha_dw": (1, 0, 11), "spo_chain": CHAIN, "vine_ppo": CHAIN, "spo_tree": (6, 1, 50)}
 STATISTICS = (3, 0, 11)  # the width of all processes, and a gather of tokens
 BATCH |= {"clip_cov": STATISTICS, "kl_cov": STATISTICS}
+TEACHER = (1, 0, 22)  # ids of contexts and responses; with "success" a gather of lengths, and of the texts
+BATCH |= {"opd": TEACHER, "rlsd": TEACHER, "sdpo": (2, 1, 30)}
 BATCH_OF_OTHERS = (1, 0, 10)  # a gather of what the loss divides by, of groups, and of advantages for the table
 
 
@@ -111,7 +114,8 @@ def of_trl():
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
 def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_path, monkeypatch, of_trl, algo):
     """Tensors, objects, waits. On a device most waits of a batch are none: they are for what is on the CPU anyway."""
-    ours = make_trainer(algo, **OFF, **SIZES)
+    rewards = {"reward_funcs": parity} if algo == "sdpo" else {}  # which needs right responses
+    ours = make_trainer(algo, **OFF, **SIZES, **rewards)
     counts = counts_of(ours, monkeypatch)
     same = {name: getattr(ours.args, name) for name in OF_TRL}
     key = tuple(map(str, same.values()))

@@ -9,7 +9,7 @@ import torch
 from conftest import count_a
 from datasets import Dataset
 from weight_helpers import check_finite, moved, weights
-from worker import kept
+from worker import kept, parity
 
 import trl_credit
 from trl_credit.credit.selection import probability_mask
@@ -18,13 +18,14 @@ from trl_credit.credit.selection import probability_mask
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
 def test_every_preset_trains_off_policy_too(make_trainer, algo):
-    trainer = make_trainer(algo, num_iterations=2, steps_per_generation=2, max_steps=4)
+    rewards = {"reward_funcs": parity} if algo == "sdpo" else {}  # which needs right responses
+    trainer = make_trainer(algo, num_iterations=2, steps_per_generation=2, max_steps=4, **rewards)
     before = weights(trainer)
     trainer.train()
     assert moved(trainer, before)
     check_finite(trainer)
     row = next(r for r in trainer.state.log_history if "credit/abs_advantage/quarter_1" in r)
-    assert ("credit/clip_fraction" in row) == (algo != "kl_cov")  # whose loss is not clipped
+    assert ("credit/clip_fraction" in row) == (algo not in ("kl_cov", "sdpo"))  # which have losses of their own
     assert {f"credit/abs_advantage/quarter_{q}" for q in (1, 2, 3, 4)} <= set(row)
     assert {"credit/groups_without_signal", "credit/unique_responses"} <= set(row)
     if trainer.args.has_trace:
