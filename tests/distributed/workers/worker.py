@@ -12,6 +12,7 @@ import torch
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from trl_credit.demo import demo_dataset, demo_model_path
@@ -75,6 +76,9 @@ def shard_on_cpus() -> None:
 def check_sharded(model: torch.nn.Module) -> None:
     """Fails if FSDP was configured and a parameter is not sharded."""
     if os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true":
+        for module in model.modules():
+            if isinstance(module, FSDPModule):  # a pass without a backward one leaves the root's gathered
+                module.reshard()
         assert all(isinstance(p, DTensor) for p in model.parameters())
 
 
