@@ -50,9 +50,8 @@ def make(kind: str, task: DemoTask, folder: Path, *, seed: int = 0) -> None:
         ids = tokenizer(texts, return_tensors="pt")
         labels = ids["input_ids"].clone()
         labels[:, : len(hints[0] + prompts[0])] = -100
-        if (
-            kind == "told"
-        ):  # three quarters of the rows learn results alone, the only tokens that an answer says much of
+        if kind == "told":
+            # three quarters of the rows learn results alone, the only tokens that an answer says much of
             results = ids["input_ids"].roll(1, -1) == tokenizer.convert_tokens_to_ids("=")
             results[: BATCH_SIZE // 4] = True
             labels = labels.masked_fill(~results, -100)

@@ -16,7 +16,7 @@ from .bed import SETTINGS
 from .expected import Cell, cells
 from .figures import draw_figures
 from .progress import COMPARED, SITUATIONS, TAUGHT
-from .store import CROSSING, TAUGHT_IN, TAUGHT_SITUATIONS, read
+from .store import CROSSING, TAUGHT_SITUATIONS, read
 from .teachers import TEACHERS
 
 
@@ -166,7 +166,7 @@ def _agreement(results: Mapping[str, Any]) -> str:
 
 def _taught(results: Mapping[str, Any], *, tuned: bool = True, key: str = "area") -> str:
     """Differences from GRPO of credit from each teacher."""
-    columns = {setting: verdicts(results, setting, tuned=tuned, key=key, taught=True) for setting in TAUGHT_IN}
+    columns = {setting: verdicts(results, setting, tuned=tuned, key=key, taught=True) for setting in SETTINGS}
     if key == "area":
         columns["F, hard prompts"] = verdicts(results, "F", tuned=tuned, key="hard", taught=True)
     rows = [
@@ -185,9 +185,9 @@ def _taught_rates(results: Mapping[str, Any]) -> str:
     rows = []
     for name, algorithm in ALGORITHMS.items():
         if algorithm.teacher is not None:
-            best = (best_rate(results, f"{setting}/{name}") for setting in TAUGHT_IN)
+            best = (best_rate(results, f"{setting}/{name}") for setting in SETTINGS)
             rows.append([_taught_label(name), *(_rate(results["rates"], i) for i in best)])
-    return table(["best rate", *TAUGHT_IN], rows)
+    return table(["best rate", *SETTINGS], rows)
 
 
 def _taught_progress(results: Mapping[str, Any]) -> str:
@@ -201,7 +201,7 @@ def _taught_progress(results: Mapping[str, Any]) -> str:
 
 def _style(results: Mapping[str, Any]) -> str:
     """The forks' share of |d| at the start, and what tuned runs do to the action that the style favours."""
-    starts = [results["units"][f"taught/{setting}"] for setting in TAUGHT_IN]
+    starts = [results["units"][f"taught/{setting}"] for setting in SETTINGS]
     rows = [
         [
             "share of \\|d\\| on forks, told the answer, with a style",
@@ -211,7 +211,7 @@ def _style(results: Mapping[str, Any]) -> str:
     rows.append(["its action at filler: probability at the start", *(f"{np.mean(one['style']):.3f}" for one in starts)])
     for name, algorithm in ALGORITHMS.items():
         if name == "grpo" or algorithm.teacher is TEACHERS["style"]:
-            units = [f"{setting}/{name}" for setting in TAUGHT_IN]
+            units = [f"{setting}/{name}" for setting in SETTINGS]
             ends = (scores(results, unit, "style")[1][best_rate(results, unit)].mean() for unit in units)
             rows.append([f"after {algorithm.label}", *(f"{end:.3f}" for end in ends)])
-    return table(["teacher with a style", *TAUGHT_IN], rows)
+    return table(["teacher with a style", *SETTINGS], rows)

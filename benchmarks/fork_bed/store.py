@@ -18,7 +18,7 @@ from .training import RATES, UPDATES, train
 VERDICT, TUNING = tuple(range(12)), tuple(range(100, 106))
 CROSSING = (100, 200, 450)
 _OFF_POLICY = ("B", "C")
-TAUGHT_IN, TAUGHT_SITUATIONS = ("B", "C", "E", "F"), ("C", "E")
+TAUGHT_SITUATIONS = ("C", "E")
 
 
 def units() -> list[str]:
@@ -27,12 +27,12 @@ def units() -> list[str]:
     for setting in SETTINGS:
         for name, algorithm in ALGORITHMS.items():
             where = SETTINGS if algorithm.updates == 1 else _OFF_POLICY
-            if setting in (where if algorithm.teacher is None else TAUGHT_IN):
+            if setting in where:
                 names.append(f"{setting}/{name}")
     names += [f"crossing/{name}" for name in ("grpo", "s_trace", "reference", "vine_ppo")]
     names += [f"progress/{name}" for name in SITUATIONS] + [f"bed/{name}" for name in SETTINGS]
     names += [f"progress_taught/{name}" for name in TAUGHT_SITUATIONS]
-    return names + [f"taught/{name}" for name in TAUGHT_IN]
+    return names + [f"taught/{name}" for name in SETTINGS]
 
 
 def run_unit(name: str) -> dict[str, Any]:
