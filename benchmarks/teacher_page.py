@@ -98,7 +98,7 @@ def audit_table() -> str:
 
 
 def in_words(estimate: dict[str, Any]) -> str:
-    """ "0.10 [0.01, 0.19]"."""
+    """Such as "0.10 [0.01, 0.19]"."""
     return "{value:.2f} [{low:.2f}, {high:.2f}]".format(**estimate).replace("-", "−")
 
 

@@ -22,7 +22,7 @@ from .order import in_loss
 
 @dataclass
 class LossPass:
-    """One call of TRL's `_compute_loss`.
+    """One call of TRL's loss.
 
     Attributes:
         config: The run's knobs.
