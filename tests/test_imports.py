@@ -4,6 +4,7 @@ import ast
 import importlib
 import io
 import pickle
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,7 +22,8 @@ PACKAGE, TESTS = Path(trl_credit.__file__).parent, Path(__file__).parent
 EXAMPLE = TESTS.parent / "examples" / "train.py"
 # from the lowest to the highest: a subpackage imports lower ones alone
 SUBPACKAGES = (
-    "support credit config demo rewards data loss presets passes rollouts runs observe hub trainer settings lab cli"
+    "support credit config demo rewards data loss presets passes rollouts runs observe hub trainer settings lab cli "
+    "engines"
 ).split()
 EXEMPT = {"__init__", "__main__", "testing"}  # modules of the root
 TRL_PRIVATE = set(
@@ -97,6 +99,16 @@ def test_imports_go_downwards():
     assert "support.errors" in imports()["cli"] and "hub" in imports()["cli.training"]
     upwards = {(name, target) for name, targets in imports().items() for target in targets if target not in EXEMPT}
     assert sorted(f"{name} imports {target}" for name, target in upwards if subpackage(target) > subpackage(name)) == []
+
+
+def test_nothing_imports_engines_and_only_the_module_of_an_engine_imports_it():
+    of_engines = {name: targets for name, targets in imports().items() if name.startswith("engines")}
+    assert [name for name in imports().keys() - of_engines.keys() for x in imports()[name] if x in of_engines] == []
+    rooms = {target.partition(".")[0] for targets in of_engines.values() for target in targets}
+    assert rooms == {"engines", "config", "credit", "loss", "presets", "support"}
+    foreign = r"^\s*(?:from|import) (verl|ray|omegaconf|tensordict)\b"
+    texts = {name: path.read_text("utf-8") for name, path in MODULES.items()}
+    assert [name for name, text in texts.items() if re.search(foreign, text, re.MULTILINE)] == ["engines.verl"]
 
 
 def test_no_modules_import_each_other_in_a_circle():

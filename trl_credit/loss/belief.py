@@ -1,12 +1,22 @@
-"""The reward functions that say what is correct, for HA-DW's belief and for groups."""
+"""HA-DW's belief by the knobs, and the reward functions that say what is correct, for it and for groups."""
 
 from collections.abc import Sequence
 
 from ..config import CreditConfig
+from ..credit.difficulty import DifficultyBelief
 
 
 # names of reward functions that measure accuracy
 _ACCURACY = ("accuracy", "accuracy_reward", "knights_and_knaves_reward", "demo_reward")
+
+
+def belief_of(config: CreditConfig) -> DifficultyBelief | None:
+    """A new belief by the knobs of `config`; `None` without difficulty weights."""
+    if config.difficulty == "none":
+        return None
+    knobs = {name: getattr(config, f"difficulty_{name}") for name in ("window", "rate", "rate_min", "threshold")}
+    includes_current = config.uses_released_code("ha_dw_anchor")
+    return DifficultyBelief(config.difficulty, **knobs, includes_current=includes_current)
 
 
 def correct_columns(config: CreditConfig, names: Sequence[str], *, weights: Sequence[float]) -> list[int]:

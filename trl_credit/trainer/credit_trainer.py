@@ -24,10 +24,10 @@ from transformers import TrainerCallback
 from trl.trainer.utils import get_config_model_id
 
 from ..config import CreditConfig
-from ..credit.difficulty import DifficultyBelief
 from ..hub.results import ResultsCallback
 from ..loss import keys
 from ..loss.assignment import in_clip_form
+from ..loss.belief import belief_of
 from ..loss.contract import Contract, algorithm, check_uniform
 from ..loss.loss_pass import LossPass
 from ..loss.metrics import loss_statistics
@@ -158,11 +158,8 @@ class CreditTrainer(ResumableTrainer):
         self._probes = Probes(self, self.contract.algorithm.needs)
         self._passes = ReducedPasses(self, self._trl_forward)
         self.normalizer, self._nonfinite = Normalizer(args), NonFinite(self)
-        self.difficulty: DifficultyBelief | None = None
-        if args.difficulty != "none":
-            knobs = {name: getattr(args, f"difficulty_{name}") for name in ("window", "rate", "rate_min", "threshold")}
-            knobs["includes_current"] = args.uses_released_code("ha_dw_anchor")
-            self.difficulty = DifficultyBelief(args.difficulty, **knobs)
+        self.difficulty = belief_of(args)
+        if self.difficulty is not None:
             self.stateful.append(ObjectState("difficulty", f"difficulty={args.difficulty!r}", self.difficulty))
         if self.contract.algorithm.state_dict is not None:
             self.stateful.append(ObjectState("credit", f"credit={args.credit!r}", self.contract.algorithm))

@@ -1,0 +1,308 @@
+"""The plug-in through the real verl: registry, loss and gradient, advantages, checkpoints, what is refused.
+
+`.ci/verl.sh` installs verl and runs these.
+"""
+
+import importlib
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from custom_functions import custom
+from golden import CASES, KNOBS, differs_inside_a_row, tensors
+from processes import TORCHRUN, results
+from processes import run as processes_run
+from toy_loss import run, toy
+
+from trl_credit import STEMS
+
+
+pytestmark = pytest.mark.verl
+pytest.importorskip("verl", reason="needs verl: .ci/verl.sh", exc_type=ImportError)
+
+from hydra.utils import instantiate  # noqa: E402
+from tensordict import TensorDict  # noqa: E402
+from verl.workers.config import FSDPActorConfig  # noqa: E402
+from verl.workers.utils import losses  # noqa: E402
+
+from trl_credit.engines import verl as plugin  # noqa: E402
+
+
+IN_A_LOSS = "grpo dapo dr_grpo p_trace s_trace grpo_lambda fipo gspo gspo_token clip_cov kl_cov".split()
+NOT_THERE = [name for name in STEMS if name not in IN_A_LOSS]
+AGGREGATIONS = {
+    "token-mean": lambda x, m: (x * m).sum() / m.sum(),
+    "token-sum": lambda x, m: (x * m).sum(),
+    "seq-mean-token-sum": lambda x, m: (x * m).sum() / len(m),
+    "seq-mean-token-mean": lambda x, m: ((x * m).sum(-1) / m.sum(-1)).mean(),
+    "seq-mean-token-sum-norm": lambda x, m: (x * m).sum() / len(m) / 16,
+}
+LOSS = {"_target_": "trl_credit.engines.verl.PolicyLoss"}
+
+
+def actor_of(algo, *, like=None, knobs=None, **settings):
+    """The actor's configuration, with the loss of a configuration of TRL, and no dual clip."""
+    ours = {} if like is None else plugin.settings_of(like)
+    ours |= {} if like is None else {"use_kl_loss": like.beta != 0.0}
+    settings = {"strategy": "fsdp2", "rollout_n": 4, "ppo_micro_batch_size_per_gpu": 2, **ours, **settings}
+    settings["clip_ratio_c"] = 1e9 if settings.get("clip_ratio_c") is None else settings["clip_ratio_c"]
+    policy_loss = instantiate(LOSS | {"loss_mode": f"trl_credit.{algo}"} | (knobs or {}), _convert_="partial")
+    return FSDPActorConfig(**settings, loss_scale_factor=16, policy_loss=policy_loss)
+
+
+def verl_loss(actor, t, *, is_packed=True, with_entropies=True):
+    """Loss, gradient and metrics of `ppo_loss` for toy tensors; prompts have 1, 2, … tokens."""
+    rows, mask = len(t["mask"]), t["mask"].bool()
+    ends = [int(row.nonzero().max()) + 1 for row in mask]
+    longest, firsts = max(ends), range(1, rows + 1)
+    numbers = torch.arange(longest)
+
+    def per_token(x):
+        x = x.expand(rows, mask.size(1))
+        if is_packed:
+            return torch.nested.as_nested_tensor([row[:n] for row, n in zip(x, ends, strict=True)], layout=torch.jagged)
+        return torch.stack([torch.where(numbers < n, row[:longest], 0) for row, n in zip(x, ends, strict=True)])
+
+    def from_model(x):  # at the token before the one it is for
+        parts = [
+            torch.cat([x.new_zeros(p - 1), row[:n], x.new_zeros(1)]) for p, row, n in zip(firsts, x, ends, strict=True)
+        ]
+        return torch.cat(parts)
+
+    advantages = t["advantages"] if t["advantages"].dim() == 2 else t["advantages"].unsqueeze(1)
+    data = {"response_mask": mask, "old_log_probs": t["old"], "advantages": advantages * mask, "ref_log_prob": t["ref"]}
+    data |= {"responses": torch.arange(mask.numel()).view_as(mask)}
+    data = {name: per_token(x) for name, x in data.items()}
+    if is_packed:
+        data["prompts"] = torch.nested.as_nested_tensor([torch.ones(p) for p in firsts], layout=torch.jagged)
+    else:
+        data["prompts"] = torch.ones(rows, rows)
+        before = [torch.arange(rows) >= rows - p for p in firsts]
+        after = [numbers < n for n in ends]
+        data["attention_mask"] = torch.stack([torch.cat(x) for x in zip(before, after, strict=True)]).long()
+    sizes = {"dp_size": 1, "batch_num_tokens": mask.sum().item(), "global_batch_size": rows}
+    data = TensorDict(data, batch_size=rows)
+    for name, x in sizes.items():
+        data.set_non_tensor(name, x)
+    output = {"log_probs": from_model(t["logps"])} | ({"entropy": from_model(t["entropies"])} if with_entropies else {})
+    value, metrics = losses.ppo_loss(actor, output, data)
+    return value, torch.autograd.grad(value, t["logps"], retain_graph=True)[0], metrics
+
+
+def test_installed_it_is_registered_and_imports_nothing_of_trl():
+    code = """
+import logging, sys, verl
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY as A, POLICY_LOSS_REGISTRY as L
+print(*sorted(x[11:] for x in L if x.startswith("trl_credit.")), "|", *(x for x in A if x.startswith("trl_credit.")))
+print(*({"trl", "trl_credit.config", "verl.workers.engine"} & {*sys.modules}))
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    names = " ".join(sorted([*STEMS, "custom"])) + " | trl_credit.grpo trl_credit.opo trl_credit.ha_dw"
+    assert said[-2:] == [names, ""]
+
+
+@pytest.mark.parametrize("is_packed", [True, False], ids=["packed", "padded"])
+@pytest.mark.parametrize("name", KNOBS)
+def test_golden_loss_and_gradient(name, is_packed):
+    for case in CASES:
+        values = tensors(case, torch.float64)
+        t = {"logps": values["logps"].requires_grad_(), "old": values["old_logps"], "ref": values["ref_logps"]}
+        t |= {name: values[name] for name in ("entropies", "advantages", "mask")}
+        clip = {"clip_ratio_low": case["epsilon_low"], "clip_ratio_high": case["epsilon_high"]}
+        kl = {"use_kl_loss": case["beta"] != 0, "kl_loss_coef": case["beta"], "loss_agg_mode": "seq-mean-token-mean"}
+        knobs = dict(KNOBS[name])
+        if knobs["importance"] in ("eligible", "lambda_trace"):
+            knobs["trace_lambda"] = case["gamma_lambda"]
+        if "selector" in knobs:
+            knobs["selective_rate"] = case["selective_rate"]
+        actor = actor_of("custom", knobs={"credit": None} | knobs, **clip, **kl)
+        if name == "sequence" and differs_inside_a_row(values):
+            with pytest.raises(ValueError, match="sequence_token"):
+                verl_loss(actor, t, is_packed=is_packed)
+            continue
+        value, gradient, _ = verl_loss(actor, t, is_packed=is_packed)
+        expected = case["results"][name]
+        # verl adds 1e-8 to the number of tokens of a row
+        assert abs(value.item() - expected["loss"]) < 2e-8 * max(1.0, abs(expected["loss"]))
+        expected = torch.tensor(expected["grad"], dtype=torch.float64)
+        torch.testing.assert_close(gradient, expected, rtol=2e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("algo", IN_A_LOSS)
+def test_a_preset_gives_the_loss_of_its_trainer(make_trainer, toy_loss, algo):
+    """On one batch, with TRL's own loss: value, gradient and metrics."""
+    knobs = {"cov_share": 1.0, "cov_range": [0.0, 9.0]} if algo == "clip_cov" else {}
+    knobs |= {"cov_share": 0.3} if algo == "kl_cov" else {}
+    trainer = make_trainer(algo, beta=0.1, **knobs, **({"cov_statistics": "microbatch"} if knobs else {}))
+    trainer.args.max_completion_length = trainer.max_completion_length = 16
+    t = toy()
+    left, (value, gradient) = verl_loss(actor_of(algo, like=trainer.args, knobs=knobs), t), run(trainer, toy_loss, t)
+    assert abs(left[0] - value) < 1e-6 * abs(value) and (left[1] - gradient).abs().max() < 1e-6 * gradient.abs().max()
+    logged = {name: x for name, x in left[2].items() if name.startswith("actor/credit/")}
+    assert all(isinstance(x.aggregate(), float) for x in logged.values())
+    trained = left[2]["actor/credit/trained_tokens_per_row"].aggregate() * len(t["mask"])
+    assert 0 < trained < 23 if algo == "clip_cov" else trained == t["mask"].sum() == 23
+    drift = (t["old"] - t["logps"])[t["mask"].bool()].mean().item()
+    assert left[2]["actor/ppo_kl"].aggregate() == pytest.approx(drift, abs=1e-12)
+    assert ("actor/credit/selected_fraction" in logged) == (algo in ("p_trace", "s_trace", "grpo_lambda"))
+
+
+@pytest.mark.parametrize("mode", AGGREGATIONS)
+def test_aggregation_stays_that_of_verl(mode):
+    """S-trace and GRPO by mode; GRPO equals verl's own loss to the last bit, also with its dual clip."""
+    t = toy()
+    own = actor_of("s_trace", loss_agg_mode=mode, clip_ratio_c=3.0)
+    plain = FSDPActorConfig(strategy="fsdp2", rollout_n=4, ppo_micro_batch_size_per_gpu=2, loss_agg_mode=mode)
+    plain = replace(plain, loss_scale_factor=16)
+    vanilla, grpo = verl_loss(plain, t), verl_loss(actor_of("grpo", loss_agg_mode=mode, clip_ratio_c=3.0), t)
+    assert vanilla[0].equal(grpo[0]) and vanilla[1].equal(grpo[1])
+    log_ratio_t, a, m = t["logps"] - t["old"], t["advantages"].unsqueeze(1), t["mask"].double()
+    w_t = torch.stack(
+        [s_trace(*row, decay=0.9) for row in zip(log_ratio_t, t["logps"], t["entropies"], m, strict=True)]
+    )
+    ratio_t = w_t.exp()
+    loss_t = torch.maximum(-a * ratio_t, -a * ratio_t.clamp(0.8, 1.2))
+    loss_t = torch.where(a < 0, torch.minimum(-a * 3, loss_t), loss_t)
+    expected = AGGREGATIONS[mode](loss_t, m)
+    assert verl_loss(own, t)[0].item() == pytest.approx(expected.item(), rel=1e-8)
+    gradient = torch.autograd.grad(expected, t["logps"])[0]
+    torch.testing.assert_close(verl_loss(own, t)[1], gradient, rtol=1e-7, atol=1e-12)
+
+
+def s_trace(log_ratio_t, logp_t, entropy_t, mask_t, *, decay):
+    """W of one row, token by token, 0 where the mask is."""
+    inside = mask_t.nonzero().flatten().tolist()
+    chosen = set(sorted(inside, key=lambda t: -entropy_t[t])[: math.ceil(0.2 * len(inside))])
+    w_t = torch.zeros_like(log_ratio_t)
+    for t in inside:
+        w_t[t] = log_ratio_t[t]
+        for k in chosen:
+            if k < t:
+                w_t[t] = w_t[t] + decay ** (t - k) * (logp_t[k] - logp_t[k].detach())
+    return w_t
+
+
+def test_masks_and_weights_of_a_custom_function(tmp_path):
+    """Its settings come from verl's configuration, and a token outside of M counts in what verl divides by."""
+    (tmp_path / "mine.py").write_text("""
+from dataclasses import dataclass
+import torch
+from trl_credit import Credit
+@dataclass
+class Later:
+    skipped: int = 1
+    by_row = True
+    def credit(self, config, tokens):
+        kept_t = (tokens.mask_t.cumsum(-1) > self.skipped).to(tokens.mask_t.dtype)
+        return Credit(tokens.logp_t - tokens.old_logp_t, tokens.advantages, mask=kept_t)
+    def metrics(self, config, tokens, credit):
+        return {"turns": tokens.turn_ids.amax(-1).float() + 1, "ids": tokens.token_ids.float()}
+""")
+    t = toy()
+    actor = actor_of("custom", knobs={"credit": f"{tmp_path}/mine.py:Later", "skipped": 3}, loss_agg_mode="token-mean")
+    value, gradient, metrics = verl_loss(actor, t)
+    kept_t = (t["mask"].cumsum(-1) > 3) & t["mask"].bool()
+    ratio_t, a = (t["logps"] - t["old"]).exp(), t["advantages"].unsqueeze(1)
+    loss_t = torch.maximum(-a * ratio_t, -a * ratio_t.clamp(0.8, 1.2))
+    assert value.item() == pytest.approx((loss_t * kept_t).sum().item() / t["mask"].sum().item(), rel=1e-12)
+    assert (gradient != 0)[~kept_t].sum() == 0 and (gradient != 0).any()
+    assert metrics["actor/credit/kept_fraction"].aggregate() == pytest.approx((kept_t.sum() / t["mask"].sum()).item())
+    assert metrics["actor/credit/turns"].aggregate() == 1.25  # one row of four has two
+    ids = torch.arange(t["mask"].numel()).view_as(t["mask"])[t["mask"].bool()]
+    assert metrics["actor/credit/ids"].aggregate() == pytest.approx(ids.float().mean().item())
+
+
+def test_without_entropies_surprise_is_used_and_said_once(caplog):
+    plugin._say.cache_clear()
+    t = toy()
+    surprise = verl_loss(actor_of("s_trace"), t, with_entropies=False)
+    said = [record.message for record in caplog.records if "surprise" in record.message]
+    verl_loss(actor_of("s_trace"), t, with_entropies=False)
+    assert said == [record.message for record in caplog.records if "surprise" in record.message] and len(said) == 1
+    assert "calculate_entropy=True" in said[0]
+    assert surprise[1].equal(verl_loss(actor_of("s_trace"), t | {"entropies": -t["old"]})[1])
+    assert not surprise[1].equal(verl_loss(actor_of("s_trace"), t)[1])
+    with pytest.raises(ValueError, match="calculate_entropy=True"):
+        verl_loss(actor_of("s_trace", knobs={"require_entropy": True}), t, with_entropies=False)
+    verl_loss(actor_of("p_trace", knobs={"require_entropy": True}), t, with_entropies=False)
+
+
+@pytest.fixture(scope="module")
+def updated():
+    """`updated(loss_mode, processes)`: one update by verl's `TrainingWorker`."""
+
+    @cache
+    def run_worker(loss_mode, processes):
+        launcher = TORCHRUN if processes == 2 else []
+        return results(processes_run(*launcher, "run_verl.py", loss_mode))
+
+    return run_worker
+
+
+def test_an_update_of_verls_worker_is_the_same_on_two_processes(updated):
+    (alone,), both = updated("trl_credit.s_trace", 1), updated("trl_credit.s_trace", 2)
+    assert both[0]["weights"] == both[1]["weights"] == pytest.approx(alone["weights"], rel=1e-5, abs=1e-5)
+    for name in ("actor/pg_loss", "actor/credit/abs_advantage", "actor/ppo_kl"):
+        assert both[0]["metrics"][name] == pytest.approx(alone["metrics"][name], rel=1e-5), name
+    assert alone["moved"] > 1e-2
+
+
+def test_grpo_updates_a_model_as_verls_own_loss_does(updated):
+    (ours,), (theirs,), (s_trace,) = (updated(x, 1) for x in ("trl_credit.grpo", "vanilla", "trl_credit.s_trace"))
+    assert ours["weights"] == theirs["weights"] != s_trace["weights"]
+    # verl takes the mean over its micro-batches of two rows: of 5 and 3 tokens, of 7 and 4, …
+    expected = (2 / 8 + 3 / 11 + 3 / 8 + 3 / 12) / 4
+    assert s_trace["metrics"]["actor/credit/selected_fraction"] == pytest.approx(expected)
+
+
+def test_what_differs_from_the_preset_is_said_once(caplog):
+    plugin._say.cache_clear()
+    settings = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0}
+    for _ in range(2):
+        verl_loss(actor_of("gspo", **settings), toy())
+    said = "clip_ratio_low=0.2 (0.0003), clip_ratio_high=0.2 (0.0004), clip_ratio_c=3.0 (None), loss_agg_mode="
+    assert [said in record.message for record in caplog.records if "gspo" in record.message] == [True]
+
+
+@pytest.mark.parametrize(
+    "algo, knobs, said",
+    [
+        ("s_trace", {"trace_lamda": 0.5}, "trace_lambda"),
+        ("s_trace", {"trace_lambda": 1.5}, r"trace_lambda must be in \[0, 1\]"),
+        ("grpo", {"trace_lambda": 0.5}, "trace_lambda=0.5 does nothing"),
+        ("s_trace", {"epsilon": 0.1}, "epsilon=0.1 does nothing in a policy loss of verl, since it is TRL's"),
+        ("grpo", {"baseline": "optimal"}, "advantage estimator"),
+        ("grpo", {"log_credit": 5}, "log_credit=5 does nothing"),
+        ("grpo", {"groups": "refill"}, "the engine chooses its groups"),
+        ("s_trace", {"selector": "entropy_reference"}, "the entropies of the reference"),
+        ("clip_cov", {"cov_statistics": "batch"}, "statistics of the whole batch"),
+        ("custom", {"credit": custom("counting")}, "counting"),
+        *[(name, {}, "advantage estimator" if name in ("ha_dw", "opo") else "only") for name in NOT_THERE],
+    ],
+)
+def test_refused_when_the_configuration_is_built(algo, knobs, said):
+    with pytest.raises(Exception, match=said):
+        verl_loss(actor_of(algo, knobs=knobs), toy())
+
+
+def test_algorithm_1_of_grpo_lambda_needs_room_below_the_dual_clip():
+    knobs = {"clip_form": "ratio"}
+    with pytest.raises(ValueError, match="clip_ratio_c above 3.0"):
+        verl_loss(actor_of("grpo_lambda", knobs=knobs, clip_ratio_high=0.5, clip_ratio_c=3.0), toy())
+    t = toy()
+    value, _, _ = verl_loss(actor_of("custom", knobs=knobs, loss_agg_mode="token-mean", clip_ratio_c=3.0), t)
+    ratio_t = (t["logps"] - t["old"]).exp()
+    loss_t = -torch.minimum(ratio_t, ratio_t.clamp(0.8, 1.2)) * t["advantages"].unsqueeze(1)
+    assert value.item() == pytest.approx(AGGREGATIONS["token-mean"](loss_t, t["mask"]).item(), rel=1e-12)
+
+
+def test_another_signature_of_verl_is_a_clear_error(monkeypatch, caplog):
+    with monkeypatch.context() as patch:
+        patch.setattr(losses, "ppo_loss", lambda config, outputs, data: None)
+        with pytest.raises(ImportError, match="model_output: install verl>=0.9,<0.10"):
+            importlib.reload(plugin)
+    assert "no algorithm of trl_credit is registered" in caplog.text

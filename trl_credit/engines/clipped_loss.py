@@ -1,0 +1,165 @@
+"""An algorithm's credit for the clipped loss of another engine, which has the log-probabilities and advantages of a
+micro-batch and nothing of TRL."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from trl import GRPOConfig
+
+from ..config import CreditConfig
+from ..config.groups import GroupKnobs
+from ..config.knobs import defaults, knobs_of
+from ..config.segments import SegmentKnobs
+from ..config.teacher import TeacherKnobs
+from ..config.turns import YOURS
+from ..credit.tokens import Tokens, kept_tokens, turn_numbers, wide
+from ..loss.assignment import in_clip_form, log_weight_of, policy_mask
+from ..loss.contract import Contract, algorithm, check_uniform
+from ..loss.loss_pass import LossPass
+from ..loss.metrics import loss_statistics
+from ..loss.order import in_loss
+from ..presets import PRESETS
+
+
+# the knobs that act in a loss, and on the advantages of a batch
+IN_LOSS = set(
+    "credit importance trace_lambda gamma trace_unit selector selective_rate leave_own_out trace_style loss_weight "
+    "loss_weight_confidence clip_form token_mask probability_threshold advantage_floor".split()
+)
+ON_BATCH = set(
+    "baseline difficulty difficulty_scale difficulty_window difficulty_rate difficulty_rate_min difficulty_threshold "
+    "reward_range returns step_gamma step_baseline".split()
+)
+# knobs → why no other engine has them
+_REASONS = {
+    (*IN_LOSS,): "it acts in the policy loss",
+    (*ON_BATCH,): "it acts in the advantage estimator",
+    (*knobs_of(SegmentKnobs),): "segments and trees need continuations, which only this package's trainers sample",
+    (*knobs_of(TeacherKnobs),): "only this package's trainers make a pass of the teacher",
+    (*knobs_of(GroupKnobs),): "the engine chooses its groups and prompts",
+}
+
+
+class _NoRun(GRPOConfig):
+    """What TRL and transformers compute of a run is left out: devices, processes and folders are the engine's."""
+
+    def __post_init__(self) -> None:
+        self.steps_per_generation = self.steps_per_generation or 2  # π_old comes from the engine
+
+
+@cache
+def _without_run(base: type[CreditConfig]) -> type[CreditConfig]:
+    return type(base.__name__, (base, _NoRun), {"__module__": __name__, "__doc__": base.__doc__})
+
+
+def engine_config(algo: str, knobs: Mapping[str, Any], *, acting: set[str], where: str) -> CreditConfig:
+    """The setting of an algorithm in another engine.
+
+    Args:
+        algo (`str`):
+            A name of `PRESETS`, or `"custom"`: a function of yours in `credit`.
+        knobs (mapping):
+            Knobs that differ from the preset.
+        acting (set of `str`):
+            The knobs that act there, `IN_LOSS` or `ON_BATCH`.
+        where (`str`):
+            For messages: "a policy loss of verl".
+
+    Raises:
+        ValueError: as [`CreditConfig`], and where a knob, or one of the preset, does not act there.
+        TypeError: there is no such knob.
+    """
+    config = _without_run(PRESETS[algo].config if algo in PRESETS else CreditConfig)(output_dir="trl_credit", **knobs)
+    declared, plain = knobs_of(type(config)), defaults(CreditConfig)
+    for name, value in {name: getattr(config, name) for name in plain}.items():
+        is_preset = name in declared and declared[name].changes_loss and value != plain[name]
+        if name not in acting and (name in knobs or is_preset):
+            of_engine = "it is TRL's: set the engine's own" if name not in declared else "the engine decides about that"
+            why = next((why for names, why in _REASONS.items() if name in names), of_engine)
+            raise ValueError(f"{algo}: {name}={value!r} does nothing in {where}, since {why}.")
+    return config
+
+
+class Clipped(NamedTuple):
+    """What a clipped loss reads: min(e^W A, clip(e^W) A).
+
+    Attributes:
+        log_weight: W, shape (B, T), nats, 0 outside of the loss; its gradient flows.
+        advantage: A·M, shape (B, T), 0 outside of the loss.
+        sums: Metrics of [`~trl_credit.loss.metrics`] as numerators and denominators.
+    """
+
+    log_weight: torch.Tensor
+    advantage: torch.Tensor
+    sums: dict[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+class ClippedLoss:
+    """The credit of a configuration, micro-batch by micro-batch.
+
+    A loss that has no W reads old = ℓ − W, not detached, in place of ℓ°.
+
+    Args:
+        config ([`CreditConfig`]):
+            Of [`engine_config`], with the clip range of the engine's loss.
+
+    Raises:
+        ValueError: the algorithm needs more than a micro-batch in the loss has.
+    """
+
+    def __init__(self, config: CreditConfig) -> None:
+        self.config, self.contract = config, Contract(algorithm(config), max=lambda n: n)
+        made = self.contract.algorithm
+        beyond = {
+            "statistics of the whole batch": made.statistics is not None,
+            "a state in checkpoints": made.state_dict is not None,
+            "a pass of its own": bool(made.needs & {"columns", "teacher", "hidden"}),
+            "the entropies of the reference": config.selector == "entropy_reference",
+        }
+        if any(beyond.values()):
+            what = next(what for what, is_needed in beyond.items() if is_needed)
+            raise ValueError(f"credit={config.credit!r} needs {what}, which the loss of another engine does not have.")
+
+    @property
+    def reads_entropy(self) -> bool:
+        """Whether credit reads entropies, or may do so as a function of yours."""
+        return self.config.selector not in ("none", "random") or YOURS.holds(self.config.credit)
+
+    def __call__(self, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor, **known: Any) -> Clipped:
+        """Credit for attributes of [`Tokens`], of shape (B, T): π_old, the mask, and `known`.
+
+        `logp_t` and `advantages` are needed. Without `entropy_t` −ℓ° takes its place, an estimate from one sample.
+
+        Raises:
+            ValueError: as [`~trl_credit.loss.contract.Contract.credit`], and for entropies without the graph that the
+                algorithm needs.
+        """
+        known["entropy_t"] = entropy_t = -old_logp_t if known.get("entropy_t") is None else known["entropy_t"]
+        if "entropy_gradient" not in self.contract.algorithm.needs:
+            known["entropy_t"] = entropy_t.detach()
+        elif not entropy_t.requires_grad:
+            raise ValueError(
+                f"credit={self.config.credit!r} needs entropies with a gradient: let the engine have them."
+            )
+        mask_t = mask_t.to(torch.promote_types(old_logp_t.dtype, torch.float32))
+        segment_ids = mask_t.long() - 1
+        kept_t = policy_mask(self.config, old_logp_t=old_logp_t, segment_ids=segment_ids, mask_t=mask_t)
+        tokens = Tokens(
+            old_logp_t=old_logp_t,
+            segment_ids=segment_ids,
+            turn_ids=turn_numbers(mask_t),
+            policy_mask_t=kept_t,
+            mask_t=mask_t,
+            **{"token_ids": segment_ids} | known,
+        )
+        tokens = in_loss(self.config, tokens)
+        credit = self.contract.credit(tokens, self.config)
+        check_uniform(credit, tokens, importance=self.config.importance)
+        seen = LossPass(self.config, self.contract, inputs={}, reduce=lambda sums: sums, seen=(tokens, credit))
+        sums = loss_statistics(seen, in_detail=False)
+        used, inside_t = in_clip_form(self.config, credit, tokens), mask_t.bool()
+        log_weight_t = torch.where(inside_t, log_weight_of(self.config, used, tokens), 0.0)
+        advantage_t = torch.where(kept_tokens(credit, tokens), wide(used.advantage), 0.0)
+        return Clipped(log_weight_t, advantage_t, sums)
