@@ -5,6 +5,8 @@
 
 import importlib
 import math
+import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +18,7 @@ from custom_functions import custom
 from golden import CASES, KNOBS, differs_inside_a_row, tensors
 from processes import TORCHRUN, results
 from processes import run as processes_run
+from scripts import ROOT
 from toy_loss import run, toy
 
 from trl_credit import STEMS
@@ -24,8 +27,12 @@ from trl_credit import STEMS
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="needs verl: .ci/verl.sh", exc_type=ImportError)
 
+import ray  # noqa: E402
+from hydra import compose, initialize_config_module  # noqa: E402
+from hydra.errors import InstantiationException  # noqa: E402
 from hydra.utils import instantiate  # noqa: E402
 from tensordict import TensorDict  # noqa: E402
+from verl.utils.config import omega_conf_to_dataclass  # noqa: E402
 from verl.workers.config import FSDPActorConfig  # noqa: E402
 from verl.workers.utils import losses  # noqa: E402
 
@@ -298,6 +305,77 @@ def test_algorithm_1_of_grpo_lambda_needs_room_below_the_dual_clip():
     ratio_t = (t["logps"] - t["old"]).exp()
     loss_t = -torch.minimum(ratio_t, ratio_t.clamp(0.8, 1.2)) * t["advantages"].unsqueeze(1)
     assert value.item() == pytest.approx(AGGREGATIONS["token-mean"](loss_t, t["mask"]).item(), rel=1e-12)
+
+
+@pytest.fixture
+def composed(tmp_path):
+    """The configuration of verl that the command in examples/verl asks for, with further settings."""
+    (tmp_path / "python3").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / "python3").chmod(0o755)
+
+    def compose_command(*settings):
+        path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+        command = ["bash", ROOT / "examples" / "verl" / "gsm8k_s_trace.sh", *settings]
+        words = subprocess.run(command, capture_output=True, text=True, env=path, check=True).stdout.splitlines()
+        assert words[:2] == ["-m", "verl.trainer.main_ppo"]
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            return compose("ppo_trainer", overrides=words[2:])
+
+    return compose_command
+
+
+def test_the_example_has_the_setting_of_s_trace(composed, caplog):
+    plugin._say.cache_clear()
+    config = composed()
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    assert actor.calculate_entropy and actor.policy_loss.knobs == {"trace_lambda": 0.9}
+    verl_loss(actor, toy())
+    assert [record.message.partition("(in brackets): ")[2] for record in caplog.records] == ["clip_ratio_c=3.0 (None)."]
+    with pytest.raises(InstantiationException, match=r"trace_lambda must be in \[0, 1\]"):
+        omega_conf_to_dataclass(composed("actor_rollout_ref.actor.policy_loss.trace_lambda=2").actor_rollout_ref.actor)
+
+
+def test_the_example_of_a_custom_function(composed):
+    example = ROOT / "examples" / "verl" / "own_credit.py"
+    said = example.read_text().replace("$actor", "actor_rollout_ref.actor").replace("examples/", f"{ROOT}/examples/")
+    settings = re.findall(r"\S*policy_loss\.\S+=\S+", said.partition("actor=")[2].partition("The same file")[0])
+    actor = omega_conf_to_dataclass(composed(*settings).actor_rollout_ref.actor)
+    t = toy()
+    value, _, metrics = verl_loss(actor, t)
+    m = t["mask"].double()
+    a = t["advantages"].unsqueeze(1) * (0.25 + 0.75 * m.cumsum(-1) / m.sum(-1, keepdim=True))
+    ratio_t = (t["logps"] - t["old"]).exp()
+    loss_t = torch.maximum(-a * ratio_t, -a * ratio_t.clamp(0.8, 1.2))
+    k3_t = (t["ref"] - t["logps"]).exp() - (t["ref"] - t["logps"]) - 1
+    expected = AGGREGATIONS["seq-mean-token-mean"](loss_t + 0.001 * k3_t, m)
+    assert len(settings) == 3 and value.item() == pytest.approx(expected.item(), rel=1e-7)
+    size = (a.abs() * m).sum().item() / 23
+    assert metrics["actor/credit/abs_credit"].aggregate() == pytest.approx(size)
+
+
+def test_the_page_has_the_setting_of_each_algorithm():
+    page = (ROOT / "docs" / "verl.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|[^|]*\|$", page, re.MULTILINE))
+    assert [*rows] == [*IN_A_LOSS, "custom"]
+    for algo, row in rows.items():
+        setting = plugin.settings_of(plugin.loss_config(algo, {}))
+        assert setting.pop("clip_ratio_c") == (10.0 if algo == "fipo" else None)
+        assert row == " | ".join(f"`{x}`" if isinstance(x, str) else str(x) for x in setting.values())
+
+
+def test_a_worker_of_ray_has_it_too():
+    def of_worker(policy_loss):
+        from verl.trainer.ppo.core_algos import get_policy_loss_fn
+
+        return get_policy_loss_fn(policy_loss.loss_mode).args, policy_loss
+
+    ray.init(num_cpus=1, include_dashboard=False, configure_logging=False)
+    try:
+        policy_loss = instantiate(LOSS | {"loss_mode": "trl_credit.s_trace", "trace_lambda": 0.5})
+        name, back = ray.get(ray.remote(of_worker).remote(policy_loss))
+    finally:
+        ray.shutdown()
+    assert name == ("s_trace",) and back.knobs == {"trace_lambda": 0.5}
 
 
 def test_another_signature_of_verl_is_a_clear_error(monkeypatch, caplog):

@@ -24,6 +24,7 @@ from trl_credit.engines import verl as plugin  # noqa: E402
 
 
 MASK = torch.tensor([[1, 1, 0, 1], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]])
+PADDED = torch.cat([MASK[:4], torch.zeros(3, 4, dtype=torch.long)])  # as verl fills a batch up
 
 
 def of_verl(adv_estimator, rewards, prompts, *, mask_t=MASK, **algorithm):
@@ -80,11 +81,11 @@ def test_the_belief_of_ha_dw_is_kept_in_checkpoints(tmp_path, mode, caplog):
     prompts, belief, config = ["a", "a", "b", "b"], DifficultyBelief(), trainer_config(tmp_path)
     callback = build_checkpoint_callback(config)
     for step, rewards in enumerate(batches, 1):
-        advantage_t = of_verl("ha_dw", rewards, prompts)
+        advantage_t = of_verl("ha_dw", [*rewards, 0.0, 0.0, 0.0], [*prompts, *["pad"] * 3], mask_t=PADDED)
         plain, y = group_advantage(torch.tensor(rewards), num_generations=2), sum(rewards) / 4
         p_hat = torch.tensor(rewards).view(2, 2).mean(-1).repeat_interleave(2)
         expected = plain * difficulty_weight(plain, p_hat=p_hat, prior=belief.prior(y), scale=1.3)
-        torch.testing.assert_close(advantage_t, expected.unsqueeze(1) * MASK[:4])
+        torch.testing.assert_close(advantage_t, expected[[0, 1, 2, 3, 0, 0, 0]].unsqueeze(1) * PADDED)
         belief.update(y)
         if step == 2:
             (folder := tmp_path / "global_step_2").mkdir()

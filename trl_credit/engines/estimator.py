@@ -34,7 +34,8 @@ class Estimator:
         self.belief = belief_of(self.config)
 
     def __call__(self, reward_t: torch.Tensor, *, prompts: Any, scale: bool, mask_t: torch.Tensor) -> torch.Tensor:
-        """A of every token, shape (B, T), 0 where `mask_t` is. Groups may differ in size.
+        """A of every token, shape (B, T), 0 where `mask_t` is. Groups may differ in size. One without any token of the
+        policy is padding, and counts nowhere.
 
         Args:
             reward_t (`torch.Tensor`):
@@ -51,6 +52,8 @@ class Estimator:
         group = torch.from_numpy(np.unique(np.asarray(prompts, dtype=str), return_inverse=True)[1]).to(rewards.device)
         counts, order = group.bincount(), group.argsort(stable=True)
         size = int(counts.max())
+        has_tokens = torch.zeros_like(counts).index_add_(0, group, mask_t.any(-1).long()) > 0
+        rewards = rewards.masked_fill(~has_tokens[group], torch.nan)
         # the rows among groups of one size, in which a row without a response has the reward NaN
         first = (counts.cumsum(0) - counts)[group[order]]
         place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device) - first)
