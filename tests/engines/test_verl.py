@@ -139,12 +139,20 @@ def test_golden_loss_and_gradient(name, is_packed):
         torch.testing.assert_close(gradient, expected, rtol=2e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("algo", IN_A_LOSS)
-def test_a_preset_gives_the_loss_of_its_trainer(make_trainer, toy_loss, algo):
+COV = {"clip_cov": {"cov_share": 1.0, "cov_range": [0.0, 9.0]}, "kl_cov": {"cov_share": 0.3}}
+WEIGHTED = {"importance": "token", "loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"}
+# by turns, and GRPO-λ's other forms; one of the rows has two turns
+FORMS = [("s_trace", {"trace_unit": "turn"}), ("grpo", {"importance": "turn_token"}), ("grpo_lambda", WEIGHTED)]
+FORMS += [("fipo", {"future_clip": [0.5, 2.0], "importance": "turn_token"}), ("p_trace", {"gamma": 0.5})]
+
+
+@pytest.mark.parametrize("algo, knobs", [*((algo, COV.get(algo, {})) for algo in IN_A_LOSS), *FORMS])
+def test_an_algorithm_gives_the_loss_of_its_trainer(make_trainer, toy_loss, algo, knobs):
     """On one batch, with TRL's own loss: value, gradient and metrics."""
-    knobs = {"cov_share": 1.0, "cov_range": [0.0, 9.0]} if algo == "clip_cov" else {}
-    knobs |= {"cov_share": 0.3} if algo == "kl_cov" else {}
-    trainer = make_trainer(algo, beta=0.1, **knobs, **({"cov_statistics": "microbatch"} if knobs else {}))
+    settings = {"beta": 0.1, **knobs} | ({"cov_statistics": "microbatch"} if algo in COV else {})
+    unit = settings.pop("trace_unit", "token")  # which trainers without tools refuse
+    trainer = make_trainer(algo, **settings)
+    trainer.args.trace_unit = unit
     trainer.args.max_completion_length = trainer.max_completion_length = 16
     t = toy()
     left, (value, gradient) = verl_loss(actor_of(algo, like=trainer.args, knobs=knobs), t), run(trainer, toy_loss, t)
@@ -155,7 +163,8 @@ def test_a_preset_gives_the_loss_of_its_trainer(make_trainer, toy_loss, algo):
     assert 0 < trained < 23 if algo == "clip_cov" else trained == t["mask"].sum() == 23
     drift = (t["old"] - t["logps"])[t["mask"].bool()].mean().item()
     assert left[2]["actor/ppo_kl"].aggregate() == pytest.approx(drift, abs=1e-12)
-    assert ("actor/credit/selected_fraction" in logged) == (algo in ("p_trace", "s_trace", "grpo_lambda"))
+    is_traced = algo in ("p_trace", "s_trace", "grpo_lambda") and knobs != WEIGHTED
+    assert ("actor/credit/selected_fraction" in logged) == is_traced
 
 
 @pytest.mark.parametrize("mode", AGGREGATIONS)
