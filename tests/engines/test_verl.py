@@ -1,6 +1,6 @@
 """The plug-in through the real verl: registry, loss and gradient, advantages, checkpoints, what is refused.
 
-`.ci/verl.sh` installs verl and runs these.
+`.ci/engines.sh verl` installs verl and runs these.
 """
 
 import importlib
@@ -24,19 +24,18 @@ from toy_loss import run, toy
 from trl_credit import STEMS
 
 
-pytestmark = pytest.mark.verl
-pytest.importorskip("verl", reason="needs verl: .ci/verl.sh", exc_type=ImportError)
+pytest.importorskip("verl", reason="needs verl: .ci/engines.sh", exc_type=ImportError)
 
-import ray  # noqa: E402
-from hydra import compose, initialize_config_module  # noqa: E402
-from hydra.errors import InstantiationException  # noqa: E402
-from hydra.utils import instantiate  # noqa: E402
-from tensordict import TensorDict  # noqa: E402
-from verl.utils.config import omega_conf_to_dataclass  # noqa: E402
-from verl.workers.config import FSDPActorConfig  # noqa: E402
-from verl.workers.utils import losses  # noqa: E402
+import ray
+from hydra import compose, initialize_config_module
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from tensordict import TensorDict
+from verl.utils.config import omega_conf_to_dataclass
+from verl.workers.config import FSDPActorConfig
+from verl.workers.utils import losses
 
-from trl_credit.engines import verl as plugin  # noqa: E402
+from trl_credit.engines import verl as plugin
 
 
 IN_A_LOSS = "grpo dapo dr_grpo p_trace s_trace grpo_lambda fipo gspo gspo_token clip_cov kl_cov".split()
@@ -216,14 +215,15 @@ class Later:
         kept_t = (tokens.mask_t.cumsum(-1) > self.skipped).to(tokens.mask_t.dtype)
         return Credit(tokens.logp_t - tokens.old_logp_t, tokens.advantages, mask=kept_t)
     def metrics(self, config, tokens, credit):
-        return {"turns": tokens.turn_ids.amax(-1).float() + 1, "ids": tokens.token_ids.float()}
+        return {"turns": tokens.turn_ids.amax(-1).float() + 1, "ids": (tokens.token_ids + tokens.segment_ids).float()}
 """)
     t = toy()
+    t["old"] = t["old"].masked_fill(t["mask"] == 0, torch.nan)  # nothing outside of the loss is read
     actor = actor_of("custom", knobs={"credit": f"{tmp_path}/mine.py:Later", "skipped": 3}, loss_agg_mode="token-mean")
     value, gradient, metrics = verl_loss(actor, t)
     kept_t = (t["mask"].cumsum(-1) > 3) & t["mask"].bool()
     ratio_t, a = (t["logps"] - t["old"]).exp(), t["advantages"].unsqueeze(1)
-    loss_t = torch.maximum(-a * ratio_t, -a * ratio_t.clamp(0.8, 1.2))
+    loss_t = torch.maximum(-a * ratio_t, -a * ratio_t.clamp(0.8, 1.2)).nan_to_num()
     assert value.item() == pytest.approx((loss_t * kept_t).sum().item() / t["mask"].sum().item(), rel=1e-12)
     assert (gradient != 0)[~kept_t].sum() == 0 and (gradient != 0).any()
     assert metrics["actor/credit/kept_fraction"].aggregate() == pytest.approx((kept_t.sum() / t["mask"].sum()).item())

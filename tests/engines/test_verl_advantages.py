@@ -1,6 +1,6 @@
 """The plug-in's advantage estimators through the real verl, and HA-DW's belief in its checkpoints.
 
-`.ci/verl.sh` installs verl and runs these.
+`.ci/engines.sh verl` installs verl and runs these.
 """
 
 import pytest
@@ -11,16 +11,15 @@ from trl_credit.credit.difficulty import DifficultyBelief, difficulty_weight
 from trl_credit.credit.returns import returns_to_go, to_go_advantages
 
 
-pytestmark = pytest.mark.verl
-pytest.importorskip("verl", reason="needs verl: .ci/verl.sh", exc_type=ImportError)
+pytest.importorskip("verl", reason="needs verl: .ci/engines.sh", exc_type=ImportError)
 
-import numpy as np  # noqa: E402
-from omegaconf import OmegaConf  # noqa: E402
-from verl.protocol import DataProto  # noqa: E402
-from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback  # noqa: E402
-from verl.trainer.ppo.ray_trainer import compute_advantage  # noqa: E402
+import numpy as np
+from omegaconf import OmegaConf
+from verl.protocol import DataProto
+from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
+from verl.trainer.ppo.ray_trainer import compute_advantage
 
-from trl_credit.engines import verl as plugin  # noqa: E402
+from trl_credit.engines import verl as plugin
 
 
 MASK = torch.tensor([[1, 1, 0, 1], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]])
