@@ -19,7 +19,7 @@ from verl.protocol import DataProto
 from verl.trainer.ppo.checkpoint_callback import build_checkpoint_callback
 from verl.trainer.ppo.ray_trainer import compute_advantage
 
-from trl_credit.engines import verl as plugin
+from trl_credit.engines import verl_advantages as plugin
 
 
 MASK = torch.tensor([[1, 1, 0, 1], [1, 1, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]])
@@ -56,20 +56,21 @@ def test_group_and_optimal_baseline_of_groups_of_any_size(scale):
 
 def test_returns_of_turns():
     """A reward between two turns belongs to the turn before it."""
-    mask_t = torch.tensor([[1, 0, 1, 1, 0], [1, 1, 1, 0, 0], [1, 0, 1, 0, 1]])
-    reward_t = [[0.0, 0.5, 0.0, 1.0, 0.0], [0.0, 0.0, 0.25, 0.0, 0.0], [0.1, 0.0, 0.2, 0.0, 0.4]]
+    mask_t = torch.tensor([[1, 0, 1, 1, 0], [1, 1, 1, 0, 0], [1, 0, 1, 0, 1], [1, 0, 1, 1, 1]])
+    reward_t = [[0.0, 0.5, 0.0, 1.0, 0.0], [0.0, 0.0, 0.25, 0.0, 0.0], [0.1, 0.0, 0.0, 0.2, 0.4], [1.0] * 5]
     knobs = {"returns": "to_go", "step_gamma": 0.5}
-    advantage_t = of_verl("grpo", reward_t, ["a"] * 3, mask_t=mask_t, trl_credit=knobs)
+    advantage_t = of_verl("grpo", reward_t, [*"aaab"], mask_t=mask_t, trl_credit=knobs)
     steps = torch.tensor([2, 1, 3])
     reward_k = torch.tensor([[0.5, 1.0, 0.0], [0.25, 0.0, 0.0], [0.1, 0.2, 0.4]])
     returns = returns_to_go(reward_k, gamma=0.5, steps=steps)
     a = to_go_advantages(returns, num_generations=3, steps=steps).float()
     turns = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 0, 0], [0, 0, 1, 1, 2]])
-    torch.testing.assert_close(advantage_t, a.gather(1, turns) * mask_t)
+    torch.testing.assert_close(advantage_t[:3], a.gather(1, turns) * mask_t[:3])
+    assert advantage_t[3].eq(0).all()  # alone in its group
 
 
-def trainer_config(folder, mode="auto", **knobs):
-    config = {"adv_estimator": "trl_credit.ha_dw", "trl_credit": knobs}
+def trainer_config(folder, mode="auto", estimator="trl_credit.ha_dw", **knobs):
+    config = {"adv_estimator": estimator, "trl_credit": knobs, "lam": -2.0}
     trainer = {"checkpoint_callback_class": plugin.CALLBACK, "resume_mode": mode, "default_local_dir": str(folder)}
     return OmegaConf.create({"algorithm": config, "trainer": trainer | {"resume_from_path": f"{folder}/global_step_2"}})
 
@@ -80,6 +81,7 @@ def test_the_belief_of_ha_dw_is_kept_in_checkpoints(tmp_path, mode, caplog):
     prompts, belief, config = ["a", "a", "b", "b"], DifficultyBelief(), trainer_config(tmp_path)
     callback = build_checkpoint_callback(config)
     for step, rewards in enumerate(batches, 1):
+        of_verl("ha_dw", rewards, prompts, mask_t=torch.zeros_like(MASK))  # verl rejected all rows
         advantage_t = of_verl("ha_dw", [*rewards, 0.0, 0.0, 0.0], [*prompts, *["pad"] * 3], mask_t=PADDED)
         plain, y = group_advantage(torch.tensor(rewards), num_generations=2), sum(rewards) / 4
         p_hat = torch.tensor(rewards).view(2, 2).mean(-1).repeat_interleave(2)
@@ -96,6 +98,10 @@ def test_the_belief_of_ha_dw_is_kept_in_checkpoints(tmp_path, mode, caplog):
             assert state == (DifficultyBelief().state_dict() if mode == "disable" else saved)
             resumed.estimator.belief.load_state_dict(saved)
     assert not caplog.records
+    for damaged in ("{", "{}", '{"version": 2, "mode": "hard", "window": 10}'):
+        (folder / plugin.BELIEF_FILE).write_text(damaged)
+        with pytest.raises(ValueError, match=f"{plugin.BELIEF_FILE}.*as in that run, or delete the file"):
+            build_checkpoint_callback(trainer_config(tmp_path, "resume_path"))
     (folder / plugin.BELIEF_FILE).unlink()
     build_checkpoint_callback(trainer_config(tmp_path, "resume_path"))
     assert "starts anew" in caplog.text
@@ -103,7 +109,7 @@ def test_the_belief_of_ha_dw_is_kept_in_checkpoints(tmp_path, mode, caplog):
 
 def test_a_run_without_the_callback_says_that_its_belief_is_not_kept(caplog):
     plugin._estimator.cache_clear()
-    plugin._say.cache_clear()
+    plugin.say.cache_clear()
     for _ in range(2):
         of_verl("ha_dw", [1.0, 0.0], ["a", "a"])
     assert [plugin.CALLBACK in record.message for record in caplog.records] == [True]
@@ -113,7 +119,9 @@ def test_a_run_without_the_callback_says_that_its_belief_is_not_kept(caplog):
     "knobs, said",
     [
         ({"returns": "difference"}, "returns='to_go'"),
-        ({"difficulty_scale": -1.0}, "difficulty_scale must be positive"),
+        ({"difficulty_scale": "${algorithm.lam}"}, "difficulty_scale must be positive and finite, got -2.0"),
+        ({"estimator": "grpo"}, "adv_estimator='grpo' is not one of trl_credit"),
+        ({"estimator": "trl_credit.s_trace"}, "trl_credit.grpo, trl_credit.opo, trl_credit.ha_dw"),
         ({"trace_lambda": 0.5, "importance": "eligible"}, "it acts in the policy loss"),
         ({"difficulty_reward": ["accuracy"]}, "difficulty_reward"),
     ],
@@ -121,3 +129,10 @@ def test_a_run_without_the_callback_says_that_its_belief_is_not_kept(caplog):
 def test_knobs_of_advantages_are_refused_when_the_run_starts(tmp_path, knobs, said):
     with pytest.raises(ValueError, match=said):
         build_checkpoint_callback(trainer_config(tmp_path, **knobs))
+
+
+def test_rejected_tokens_would_cut_turns():
+    rejection = {"rollout_correction": {"rollout_rs": "token_k1"}}
+    of_verl("grpo", [1.0, 0.0], ["a", "a"], **rejection)
+    with pytest.raises(ValueError, match="rollout_rs='token_k1' would cut turns in two"):
+        of_verl("grpo", [1.0, 0.0], ["a", "a"], trl_credit={"returns": "to_go"}, **rejection)

@@ -3,7 +3,7 @@ micro-batch and nothing of TRL."""
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from trl import GRPOConfig
@@ -18,7 +18,7 @@ from ..credit.tokens import Tokens, kept_tokens, turn_numbers, wide
 from ..loss.assignment import in_clip_form, log_weight_of, policy_mask
 from ..loss.contract import Contract, algorithm, check_uniform
 from ..loss.loss_pass import LossPass
-from ..loss.metrics import loss_statistics
+from ..loss.metrics import Sums, loss_statistics
 from ..loss.order import in_loss
 from ..presets import PRESETS
 
@@ -34,6 +34,7 @@ ON_BATCH = set(
 )
 # knobs → why no other engine has them
 _REASONS = {
+    ("released_code", "whiten_advantages"): "only this package's trainers read it",
     (*IN_LOSS,): "it acts in the policy loss",
     (*ON_BATCH,): "it acts in the advantage estimator",
     (*knobs_of(SegmentKnobs),): "segments and trees need continuations, which only this package's trainers sample",
@@ -71,7 +72,8 @@ def engine_config(algo: str, knobs: Mapping[str, Any], *, acting: set[str], wher
         ValueError: as [`CreditConfig`], and where a knob, or one of the preset, does not act there.
         TypeError: there is no such knob.
     """
-    config = _without_run(PRESETS[algo].config if algo in PRESETS else CreditConfig)(output_dir="trl_credit", **knobs)
+    base = CreditConfig if algo == "custom" else PRESETS[algo].config
+    config = _without_run(base)(**{"output_dir": "trl_credit", **knobs})
     declared, plain = knobs_of(type(config)), defaults(CreditConfig)
     for name, value in {name: getattr(config, name) for name in plain}.items():
         is_preset = name in declared and declared[name].changes_loss and value != plain[name]
@@ -80,20 +82,6 @@ def engine_config(algo: str, knobs: Mapping[str, Any], *, acting: set[str], wher
             why = next((why for names, why in _REASONS.items() if name in names), of_engine)
             raise ValueError(f"{algo}: {name}={value!r} does nothing in {where}, since {why}.")
     return config
-
-
-class Clipped(NamedTuple):
-    """What a clipped loss reads: min(e^W A, clip(e^W) A).
-
-    Attributes:
-        log_weight: W, shape (B, T), nats, 0 outside of the loss; its gradient flows.
-        advantage: A·M, shape (B, T), 0 outside of the loss.
-        sums: Metrics of [`~trl_credit.loss.metrics`] as numerators and denominators.
-    """
-
-    log_weight: torch.Tensor
-    advantage: torch.Tensor
-    sums: dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 
 class ClippedLoss:
@@ -112,23 +100,29 @@ class ClippedLoss:
     def __init__(self, config: CreditConfig) -> None:
         self.config, self.contract = config, Contract(algorithm(config), max=lambda n: n)
         made = self.contract.algorithm
-        beyond = {
-            "statistics of the whole batch": made.statistics is not None,
-            "a state in checkpoints": made.state_dict is not None,
-            "a pass of its own": bool(made.needs & {"columns", "teacher", "hidden"}),
-            "the entropies of the reference": config.selector == "entropy_reference",
-        }
-        if any(beyond.values()):
-            what = next(what for what, is_needed in beyond.items() if is_needed)
-            raise ValueError(f"credit={config.credit!r} needs {what}, which the loss of another engine does not have.")
+        for name, what, is_needed in (
+            ("selector", "the entropies of the reference", config.selector == "entropy_reference"),
+            ("cov_statistics", "the whole batch", getattr(config, "cov_statistics", None) == "batch"),
+            ("credit", "statistics of the whole batch", made.statistics is not None),
+            ("credit", "a state in checkpoints", made.state_dict is not None),
+            ("credit", "a pass of its own", bool(made.needs & {"columns", "teacher", "hidden"})),
+        ):
+            if is_needed:
+                value = f"{name}={getattr(config, name)!r}"
+                raise ValueError(f"{value} needs {what}, which the loss of another engine does not have: leave it out.")
 
     @property
     def reads_entropy(self) -> bool:
         """Whether credit reads entropies, or may do so as a function of yours."""
         return self.config.selector not in ("none", "random") or YOURS.holds(self.config.credit)
 
-    def __call__(self, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor, **known: Any) -> Clipped:
+    def __call__(
+        self, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor, **known: Any
+    ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Sums]]:
         """Credit for attributes of [`Tokens`], of shape (B, T): π_old, the mask, and `known`.
+
+        Returns W, 0 outside of the loss, whose gradient flows; A·M; and metrics of [`~trl_credit.loss.metrics`] as
+        numerators and denominators. A clipped loss is min(e^W A, clip(e^W) A).
 
         `logp_t` and `advantages` are needed. Without `entropy_t` −ℓ° takes its place, an estimate from one sample.
 
@@ -149,10 +143,9 @@ class ClippedLoss:
         tokens = Tokens(
             old_logp_t=old_logp_t,
             segment_ids=segment_ids,
-            turn_ids=turn_numbers(mask_t),
             policy_mask_t=kept_t,
             mask_t=mask_t,
-            **{"token_ids": segment_ids} | known,
+            **{"token_ids": segment_ids, "turn_ids": turn_numbers(mask_t)} | known,
         )
         tokens = in_loss(self.config, tokens)
         credit = self.contract.credit(tokens, self.config)
@@ -162,4 +155,4 @@ class ClippedLoss:
         used, inside_t = in_clip_form(self.config, credit, tokens), mask_t.bool()
         log_weight_t = torch.where(inside_t, log_weight_of(self.config, used, tokens), 0.0)
         advantage_t = torch.where(kept_tokens(credit, tokens), wide(used.advantage), 0.0)
-        return Clipped(log_weight_t, advantage_t, sums)
+        return log_weight_t, advantage_t, sums

@@ -1,5 +1,6 @@
 """Advantages of a batch for another engine, which has the rewards of each token and numbers its prompts."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ class Estimator:
 
     def __call__(self, reward_t: torch.Tensor, *, prompts: Any, scale: bool, mask_t: torch.Tensor) -> torch.Tensor:
         """A of every token, shape (B, T), 0 where `mask_t` is. Groups may differ in size. One without any token of the
-        policy is padding, and counts nowhere.
+        policy is padding. It counts nowhere, as a reward of NaN does.
 
         Args:
             reward_t (`torch.Tensor`):
@@ -75,10 +76,9 @@ class Estimator:
             lengths = in_groups(mask_t.sum(-1), 0)
             credit = outcome_advantages(config, scored, lengths=lengths, **groups)
             advantages = (group_advantage(scored, scale=scale, **groups) if credit is None else credit)[place]
-        if self.belief is not None:
-            accuracy = {"reward_range": tuple(config.reward_range)}
+        accuracy = {"reward_range": tuple(config.reward_range)}
+        if self.belief is not None and not math.isnan(own := batch_accuracy(rewards, **accuracy)):
             p_hat = group_accuracy(scored, **groups, **accuracy)[group]
-            own = batch_accuracy(rewards, **accuracy)
             masks = {"old_logp_t": None, "segment_ids": mask_t.long() - 1, "mask_t": mask_t}
             prior = self.belief.prior(own)
             advantages = in_batch(config, advantages, p_hat=p_hat, prior=prior, **masks).advantages

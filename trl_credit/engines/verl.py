@@ -5,32 +5,31 @@ entropy terms stay verl's. TRL is imported when a loss or an estimator is first 
 """
 
 import inspect
-import json
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cache, partial, wraps
 from importlib.metadata import version
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import ListConfig, OmegaConf
+from omegaconf import ListConfig
+from packaging.version import Version
 
 from .. import STEMS
+from ..credit.tokens import turn_numbers
 from ..support.digests import seed_from
-from ..support.files import write_atomically
 
 
 logger = logging.getLogger(__name__)
 try:
     from verl.trainer.ppo import core_algos
-    from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
     from verl.utils import import_utils
 
     # verl's FSDP engine imports a class that TRL removed in 1.13 wherever it finds TRL
-    if int(version("trl").split(".")[1]) >= 13:
+    if Version(version("trl")) >= Version("1.13.0.dev0"):
         import_utils.is_trl_available = lambda: False
     from verl.workers.config import PolicyLossConfig
     from verl.workers.utils import losses
@@ -41,39 +40,44 @@ try:
     ):
         if _lacking := {*_names.split()}.difference(inspect.signature(_function).parameters):
             raise ImportError(f"{_function.__name__} takes no {min(_lacking)}: install verl>=0.9,<0.10")
-except ImportError as error:
-    logger.warning("no algorithm of trl_credit is registered with verl %s: %s", version("verl"), error)
+except Exception as error:  # verl logs it where nobody looks
+    logger.warning("verl knows no algorithm of trl_credit: %s", error)
     raise
 
+NAMES = [f"trl_credit.{algo}" for algo in (*STEMS, "custom")]
 ESTIMATORS = ("grpo", "opo", "ha_dw")
 AGGREGATION = {"grpo": "seq-mean-token-mean", "dapo": "token-mean", "dr_grpo": "seq-mean-token-sum-norm"}
-BELIEF_FILE = "trl_credit_belief.json"
 _pass: ContextVar[tuple[Any, Any]] = ContextVar("micro-batch in ppo_loss")
-_say = cache(logger.warning)  # once for each message
+say = cache(logger.warning)  # once for each message
+_OF_OTHER_LOSSES = "clip_cov_ratio clip_cov_lb clip_cov_ub kl_cov_ratio ppo_kl_coef dro_beta".split()
 
 
+@dataclass(init=False)
 class PolicyLoss(PolicyLossConfig):
     """verl's `PolicyLossConfig` with our knobs, whose names, ranges and refusals are those of [`CreditConfig`].
 
     Args:
         require_entropy (`bool`, *optional*, defaults to `False`):
             Whether to refuse a loss without verl's entropies (`calculate_entropy=True`) where −ℓ° would stand for them.
-        **settings:
+        knobs (`dict`, *optional*), **settings:
             Fields of verl's class, and knobs.
 
     Raises:
         ValueError, TypeError: a knob is wrong, or does not act in a loss.
     """
 
-    def __init__(self, require_entropy: bool = False, **settings: Any) -> None:
+    require_entropy: bool
+    knobs: dict[str, Any]
+
+    def __init__(self, require_entropy: bool = False, knobs: Any = None, **settings: Any) -> None:
         own = {name: settings.pop(name) for name in [*settings] if name in PolicyLossConfig.__dataclass_fields__}
         super().__init__(**own)
         self.require_entropy = require_entropy
-        self.knobs = {name: list(x) if isinstance(x, ListConfig) else x for name, x in settings.items()}
-        _, _, algo = self.loss_mode.partition("trl_credit.")
-        if not algo:
-            raise ValueError(f"loss_mode={self.loss_mode!r}: with our PolicyLoss it is trl_credit.<algorithm>.")
-        loss_config(algo, self.knobs)
+        knobs = {**(knobs or {}), **settings}
+        self.knobs = {name: list(x) if isinstance(x, ListConfig) else x for name, x in knobs.items()}
+        if self.loss_mode not in NAMES:
+            raise ValueError(f"loss_mode={self.loss_mode!r}: with our PolicyLoss it is one of {', '.join(NAMES)}.")
+        loss_of(self.loss_mode.partition(".")[2], self)
 
 
 def loss_config(algo: str, knobs: dict[str, Any]) -> Any:
@@ -91,21 +95,30 @@ def settings_of(config: Any) -> dict[str, Any]:
     return clip | {"loss_agg_mode": AGGREGATION[config.loss_type], "kl_loss_coef": config.beta}
 
 
-def _made(algo: str, actor: Any) -> tuple[Any, Any]:
-    """The algorithm with the clip range of verl's actor, and the numbers of its micro-batches."""
+def loss_of(algo: str, policy_loss: PolicyLossConfig) -> Any:
+    """The [`~trl_credit.engines.clipped_loss.ClippedLoss`] of verl's `policy_loss`."""
     from .clipped_loss import ClippedLoss
 
-    config = loss_config(algo, getattr(actor.policy_loss, "knobs", {}))
+    plain = PolicyLossConfig()
+    if others := [name for name in _OF_OTHER_LOSSES if policy_loss[name] != plain[name]]:
+        fix = "leave it out; ours are cov_share, cov_range and cov_penalty"
+        raise ValueError(f"{others[0]} is of verl's own losses, and does nothing in trl_credit.{algo}: {fix}.")
+    return ClippedLoss(loss_config(algo, policy_loss.get("knobs", {})))
+
+
+def _made(algo: str, actor: Any) -> tuple[Any, Any]:
+    """The algorithm with the clip range of verl's actor, and the numbers of its micro-batches."""
+    loss = loss_of(algo, actor.policy_loss)
+    config = loss.config
     here, there = {name: actor.get(name) for name in settings_of(config)}, settings_of(config)
     here |= {name: actor.clip_ratio for name in ("clip_ratio_low", "clip_ratio_high") if here[name] is None}
     here |= {} if actor.use_kl_loss else {"kl_loss_coef": 0.0}
     if differs := [f"{name}={x} ({there[name]})" for name, x in here.items() if x != there[name]]:
-        _say(f"trl_credit.{algo}: these settings of verl differ from the preset (in brackets): {', '.join(differs)}.")
+        say(f"trl_credit.{algo}: these settings of verl differ from the preset (in brackets): {', '.join(differs)}.")
     low, high, cap, _, beta = here.values()
     config.epsilon, config.epsilon_high, config.delta, config.beta = low, high, cap, beta
     if config.clip_form == "ratio" and cap <= 2 * (1 + high):
         raise ValueError(f"clip_form='ratio' needs clip_ratio_c above {2 * (1 + high)}, got {cap}.")
-    loss = ClippedLoss(config)
     if loss.contract.algorithm.replaces_kl and actor.use_kl_loss:
         raise ValueError(f"trl_credit.{algo} has a KL term of its own: set actor.use_kl_loss=False.")
     return loss, count()
@@ -122,6 +135,7 @@ def policy_loss(algo: str, **batch: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         actor.trl_credit_loss = _made(algo, actor)
     (loss, calls), (output, data) = actor.trl_credit_loss, _pass.get(({}, None))
     names = {"ref_logp_t": "ref_log_prob", "sampling_logp_t": "rollout_log_probs", "token_ids": "responses"}
+    names |= {"turn_ids": "loss_mask"}  # as it was before verl's rejection of tokens, which makes no turns
     known = {ours: data.select(x).to_padded_tensor()[x] for ours, x in names.items() if data is not None and x in data}
     if (entropy := output.get("entropy")) is not None:
         known["entropy_t"] = losses.no_padding_2_padding(entropy, data)
@@ -129,77 +143,29 @@ def policy_loss(algo: str, **batch: Any) -> tuple[torch.Tensor, dict[str, Any]]:
         what = f"trl_credit.{algo} reads entropies, which verl does not compute: set actor.calculate_entropy=True"
         if getattr(actor.policy_loss, "require_entropy", False):
             raise ValueError(f"{what}.")
-        _say(f"{what}. Until then −ℓ°, the surprise, takes their place.")
+        say(f"{what}. Until then −ℓ°, the surprise, takes their place.")
     if loss.contract.algorithm.replaces_correction and batch.get("rollout_is_weights") is not None:
         raise ValueError(f"trl_credit.{algo} corrects for the engine itself: leave out algorithm.rollout_correction.")
-    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-    known["seed"] = seed_from(actor.data_loader_seed, next(calls), rank)
-    weight_t, advantage_t, sums = loss(
-        logp_t=logp_t, old_logp_t=old_logp_t, advantages=batch["advantages"], mask_t=mask_t, **known
-    )
+    # ranks that share a batch draw the same numbers
+    known["seed"] = seed_from(actor.data_loader_seed, next(calls), int(known.get("token_ids", mask_t).sum()))
+    written_t = known.get("turn_ids", mask_t)
+    known["turn_ids"] = turn_numbers(written_t if written_t.shape == mask_t.shape else mask_t)
+    known |= {"logp_t": logp_t, "advantages": batch["advantages"]}
+    weight_t, advantage_t, sums = loss(old_logp_t=old_logp_t, mask_t=mask_t, **known)
     used = {"log_prob": weight_t, "old_log_prob": torch.zeros_like(weight_t), "advantages": advantage_t}
     value, metrics = core_algos.compute_policy_loss_vanilla(**batch | used)
-    drift_t = torch.where(mask_t.bool(), (old_logp_t - logp_t).detach(), 0.0)
+    drift_t = torch.where(mask_t.bool(), (old_logp_t - logp_t).detach().float(), 0.0)
     sums = {"ppo_kl": (drift_t.sum(), mask_t.sum())} | {f"credit/{name}": x for name, x in sums.items()}
     pairs = torch.stack([torch.stack([torch.as_tensor(x).to(drift_t) for x in pair]) for pair in sums.values()])
     means = (pairs[:, 0] / pairs[:, 1].clamp(min=1e-9)).tolist()  # one wait for the device
     return value, metrics | {f"actor/{name}": mean for name, mean in zip(sums, means, strict=True)}
 
 
-@cache
-def _estimator(algo: str, knobs: str) -> Any:
-    from .estimator import Estimator
+def advantages(**batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """See [`~trl_credit.engines.verl_advantages.advantages`]."""
+    from .verl_advantages import advantages
 
-    return Estimator(algo, json.loads(knobs), where="an advantage estimator of verl")
-
-
-def estimator_of(algorithm: Any) -> Any:
-    """The [`~trl_credit.engines.estimator.Estimator`] of verl's `algorithm`, one for each setting in a process."""
-    knobs = OmegaConf.to_container(OmegaConf.create(algorithm.get("trl_credit") or {}))
-    return _estimator(algorithm.adv_estimator.removeprefix("trl_credit."), json.dumps(knobs, sort_keys=True))
-
-
-def advantages(
-    token_level_rewards: torch.Tensor, response_mask: torch.Tensor, config: Any, index: Any, **_: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Advantages, and the same as returns, shape (B, T), with the knobs in `algorithm.trl_credit`."""
-    estimator = estimator_of(config)
-    if estimator.belief is not None and not hasattr(estimator, "in_checkpoints"):
-        _say(f"the belief of HA-DW starts anew after a resume: set trainer.checkpoint_callback_class={CALLBACK}.")
-    scale = config.get("norm_adv_by_std_in_grpo", True)
-    advantage_t = estimator(token_level_rewards, prompts=index, scale=scale, mask_t=response_mask)
-    return advantage_t, advantage_t
-
-
-class BeliefInCheckpoints(CheckpointCallback):
-    """Keeps HA-DW's belief in verl's checkpoints (`trainer.checkpoint_callback_class`), and continues from it.
-
-    Raises:
-        ValueError: a knob of the estimator is wrong, or the belief was saved with another setting.
-    """
-
-    def __init__(self, config: Any = None) -> None:
-        from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path  # imports verl's engines
-
-        super().__init__(config)
-        _estimator.cache_clear()  # a new run has a new belief
-        self.estimator, trainer = estimator_of(config.algorithm), config.trainer
-        self.estimator.in_checkpoints = True
-        folders = {"auto": find_latest_ckpt_path, "resume_path": lambda _: trainer.resume_from_path}
-        folder = folders.get(trainer.resume_mode, lambda _: None)(trainer.default_local_dir)
-        if folder is None or self.estimator.belief is None:
-            return
-        if (file := Path(folder) / BELIEF_FILE).is_file():
-            self.estimator.belief.load_state_dict(json.loads(file.read_text(encoding="utf-8")))
-        else:
-            logger.warning("%s has no %s: the belief of HA-DW starts anew", folder, BELIEF_FILE)
-
-    def on_save(self, trainer: Any, global_step: int, checkpoint_dir: str, **kwargs: Any) -> None:
-        if self.estimator.belief is not None:
-            write_atomically(Path(checkpoint_dir) / BELIEF_FILE, json.dumps(self.estimator.belief.state_dict()))
-
-
-CALLBACK = f"{__name__}.{BeliefInCheckpoints.__name__}"
+    return advantages(**batch)
 
 
 def _handed_on(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
@@ -217,7 +183,7 @@ def _handed_on(ppo_loss: Callable[..., Any]) -> Callable[..., Any]:
 
 
 losses.ppo_loss = _handed_on(losses.ppo_loss)
-for _name in (*STEMS, "custom"):  # those that cannot be a loss say why when they are used
-    core_algos.register_policy_loss(f"trl_credit.{_name}")(partial(policy_loss, _name))
+for _name in NAMES:  # those that cannot be a loss say why when they are used
+    core_algos.register_policy_loss(_name)(partial(policy_loss, _name.partition(".")[2]))
 for _name in ESTIMATORS:
     core_algos.register_adv_est(f"trl_credit.{_name}")(advantages)
