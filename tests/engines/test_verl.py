@@ -154,7 +154,9 @@ class Later:
         kept_t = (tokens.mask_t.cumsum(-1) > self.skipped).to(tokens.mask_t.dtype)
         return Credit(tokens.logp_t - tokens.old_logp_t, tokens.advantages, mask=kept_t)
     def metrics(self, config, tokens, credit):
-        return {"turns": tokens.turn_ids.amax(-1).float() + 1, "ids": (tokens.token_ids + tokens.segment_ids).float()}
+        numbers = (tokens.token_ids + tokens.segment_ids).float()
+        drifts = {"sampled": tokens.sampling_logp_t - tokens.old_logp_t, "from_ref": tokens.logp_t - tokens.ref_logp_t}
+        return {"turns": tokens.turn_ids.amax(-1).float() + 1, "ids": numbers, **drifts}
 """)
     t = toy()
     t["old"] = t["old"].masked_fill(t["mask"] == 0, torch.nan)  # nothing outside of the loss is read
@@ -167,6 +169,10 @@ class Later:
     assert (gradient != 0)[~kept_t].sum() == 0 and (gradient != 0).any()
     assert metrics["actor/credit/kept_fraction"].aggregate() == pytest.approx((kept_t.sum() / t["mask"].sum()).item())
     assert metrics["actor/credit/turns"].aggregate() == 1.25  # one row of four has two
+    assert metrics["actor/credit/sampled"].aggregate() == pytest.approx(0.25)
+    from_ref = (t["logps"] - t["ref"])[t["mask"].bool()].mean().item()
+    assert metrics["actor/credit/from_ref"].aggregate() == pytest.approx(from_ref, rel=1e-5)
+    assert plugin._pass.get(None) is None
     ids = torch.arange(t["mask"].numel()).view_as(t["mask"])[t["mask"].bool()]
     assert metrics["actor/credit/ids"].aggregate() == pytest.approx(ids.float().mean().item())
 

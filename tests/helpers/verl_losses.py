@@ -54,6 +54,7 @@ def verl_loss(actor, t, *, is_packed=True, with_entropies=True):
     advantages = t["advantages"] if t["advantages"].dim() == 2 else t["advantages"].unsqueeze(1)
     data = {"response_mask": mask, "old_log_probs": t["old"], "advantages": advantages * mask, "ref_log_prob": t["ref"]}
     data |= {"responses": torch.arange(mask.numel()).view_as(mask), "loss_mask": t.get("written", mask)}
+    data |= {"rollout_log_probs": t["old"] + 0.25}
     data = {name: per_token(x) for name, x in data.items()}
     if is_packed:
         data["prompts"] = torch.nested.as_nested_tensor([torch.ones(p) for p in firsts], layout=torch.jagged)

@@ -15,7 +15,6 @@ from itertools import count
 from typing import Any
 
 import torch
-from omegaconf import ListConfig
 from packaging.version import Version
 
 from .. import STEMS
@@ -73,8 +72,7 @@ class PolicyLoss(PolicyLossConfig):
         own = {name: settings.pop(name) for name in [*settings] if name in PolicyLossConfig.__dataclass_fields__}
         super().__init__(**own)
         self.require_entropy = require_entropy
-        knobs = {**(knobs or {}), **settings}
-        self.knobs = {name: list(x) if isinstance(x, ListConfig) else x for name, x in knobs.items()}
+        self.knobs = {**(knobs or {}), **settings}
         if self.loss_mode not in NAMES:
             raise ValueError(f"loss_mode={self.loss_mode!r}: with our PolicyLoss it is one of {', '.join(NAMES)}.")
         loss_of(self.loss_mode.partition(".")[2], self)
