@@ -8,13 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trl_credit.credit.returns import (
-    difference_advantages,
-    returns_to_go,
-    shared_states,
-    state_group_advantages,
-    to_go_advantages,
-)
+from trl_credit.credit import returns
+from trl_credit.credit.returns import difference_advantages, returns_to_go, state_group_advantages, to_go_advantages
 
 
 GROUP = 3
@@ -201,7 +196,7 @@ def test_state_groups_equal_loops(seed, weight, kind):
     own = returns_to_go(rewards, gamma=0.9, steps=steps)
     groups = {"states_k": states, "num_generations": 3, "steps": steps}
     advantages = state_group_advantages(own, outcome=rewards.sum(-1), weight=weight, kind=kind, **groups)
-    shared = shared_states(states, num_generations=3, steps=steps)
+    shared = returns.shared_states(states, num_generations=3, steps=steps)
     for i in range(6):
         group = range(i // 3 * 3, i // 3 * 3 + 3)
         totals = {j: rewards[j].sum().item() for j in group}

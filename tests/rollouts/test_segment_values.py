@@ -5,19 +5,10 @@ import math
 import random
 
 import pytest
+import segment_helpers
 import torch
 from datasets import Dataset
-from segment_helpers import (
-    CHAIN,
-    TREE,
-    RecordingEngine,
-    counts_on,
-    engine_calls,
-    generation_batch,
-    plans,
-    steps_of,
-    with_engine,
-)
+from segment_helpers import CHAIN, TREE, RecordingEngine, counts_on, engine_calls, generation_batch, plans, with_engine
 from tiny_models import tiny_qwen3
 from warm_start import make_tokenizer
 
@@ -120,7 +111,7 @@ def test_equal_prefixes_share_their_rollouts(make_trainer):
     trainer.train()
     assert len(calls) == 2 * 2  # in each of two steps the responses, then all continuations
     assert calls[0][0] == 8 and calls[1] == (2 * 3, 8)  # two prompts with four responses each: one state per prompt
-    row = steps_of(trainer)[0]
+    row = segment_helpers.steps_of(trainer)[0]
     assert row["credit/rollouts_saved"] == (8 - 2) * 3 and row["credit/rollouts"] == 2 * 3
     assert 0 < row["credit/rollout_token_share"] < 1
 
