@@ -266,11 +266,8 @@ def toy_loss(monkeypatch):
     """Runs toy log-probabilities through the real `_compute_loss`: only the forward pass is given."""
 
     def run(trainer, inputs, *, logps, entropies):
-        monkeypatch.setattr(
-            trl.GRPOTrainer,
-            "_get_per_token_logps_and_entropies",
-            lambda self, *args, **kwargs: (logps, entropies, None),
-        )
+        given = (logps, entropies, None)
+        monkeypatch.setattr(trl.GRPOTrainer, "_get_per_token_logps_and_entropies", lambda *args, **kwargs: given)
         trainer.current_gradient_accumulation_steps = 1
         contract = getattr(trainer, "contract", None)  # a trainer of TRL has none
         if contract is not None and contract.algorithm.statistics is not None:

@@ -41,12 +41,9 @@ def test_they_keep_the_contract(mine, tmp_path):
     (check,) = [block for block in BLOCKS if "check_credit(" in block]
     exec(check, scope)
     check_credit(scope["grpo"], is_grpo_when={})
-    config = CreditConfig(output_dir=str(tmp_path), report_to="none", importance="eligible", selector="entropy")
-    check_credit(scope["unsure_more"], config=config)
-    config = CreditConfig(
-        output_dir=str(tmp_path), report_to="none", importance="eligible", selector=scope["every_fifth"]
-    )
-    check_credit(scope["unsure_more"], config=config)
+    for selector in ("entropy", scope["every_fifth"]):
+        config = CreditConfig(str(tmp_path), report_to="none", importance="eligible", selector=selector)
+        check_credit(scope["unsure_more"], config=config)
     config = CreditConfig(output_dir=str(tmp_path), report_to="none", num_iterations=2)
     assert "batch statistics" in check_credit(scope["LessWhereSurprised"](), config=config)
     for name in ("Fading", "NoObjection"):
@@ -100,9 +97,8 @@ def test_they_train_from_the_command_line_and_stand_on_the_card(mine, tmp_path, 
     assert re.search(r"reward +0\.\d+ → 0\.\d+", capsys.readouterr().out)
 
 
-README = re.findall(
-    r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
-)
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+README = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 
 
 def test_the_readmes_notebook_trains_and_shows_its_credit(tmp_path, monkeypatch):

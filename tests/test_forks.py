@@ -84,10 +84,10 @@ def by_hand(name: str, selected: torch.Tensor) -> torch.Tensor:
     return 1 + selected * later if name in ("s_trace", "s_trace_99") else torch.ones_like(selected)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["grpo", "s_trace", "s_trace_99", "p_trace", "lambda", "floor", "lambda_floor", "dr_grpo", "top_20", "oracle"],
-)
+NAMES = ["grpo", "s_trace", "s_trace_99", "p_trace", "lambda", "floor", "lambda_floor", "dr_grpo", "top_20", "oracle"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_credit_agrees_with_assign_credit(name: str) -> None:
     """The closed form of each algorithm at ρ = 1 against autograd through `assign_credit`, to 1e-7."""
     _, _, batch = moved()

@@ -68,10 +68,8 @@ def test_a_failed_check_a_part_that_hangs_and_wrong_flags(gpu, tmp_path, capsys)
     assert "**learning: FAILED** (0 of 2 checks, 2 measured" in written
     assert "| correctness | stopped after 0 s | an end before | FAILED |" in written
     assert "**correctness: FAILED** (0 of 1 checks" in written
-    for words, message in (
-        (["--output", str(tmp_path / "no" / "file.md")], "there is no folder"),
-        (["lerning"], "unknown part 'lerning'"),
-    ):
+    no_folder = ["--output", str(tmp_path / "no" / "file.md")]
+    for words, message in ((no_folder, "there is no folder"), (["lerning"], "unknown part 'lerning'")):
         with pytest.raises(SystemExit) as stopped:
             script.main(["--dry_run", *words])
         assert stopped.value.code == 2 and message in capsys.readouterr().err

@@ -17,6 +17,7 @@ def settings(entry: str) -> dict[str, object]:
 
 
 TRACE = {"importance": "eligible", "trace_lambda": 0.9, "selector": "entropy"}
+CHAIN = {"rollouts": "chain", "token_mask": "none"}
 CREDIT = {
     "grpo": {},
     "s_trace": TRACE,
@@ -25,13 +26,8 @@ CREDIT = {
     "p_trace": TRACE | {"selector": "none"},
     "top_20": {"top_entropy_quantile": 0.2},
     "grpo_32": {},
-    "vine_ppo": {"rollouts": "chain", "segmentation": "steps", "token_mask": "none"},
-    "spo_chain": {
-        "rollouts": "chain",
-        "segmentation": "cutpoints",
-        "cutpoint_interval": 2,
-        "token_mask": "probability",
-    },
+    "vine_ppo": CHAIN | {"segmentation": "steps"},
+    "spo_chain": CHAIN | {"segmentation": "cutpoints", "cutpoint_interval": 2, "token_mask": "probability"},
 }
 OF_ROLLOUTS = {"max_steps", "step_splitter", "rollout_batch_size"}
 

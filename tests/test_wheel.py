@@ -73,9 +73,7 @@ def test_a_wheel_in_a_fresh_folder(run, site, tmp_path):
     assert "trl-credit train --accelerate_config cpu_2proc --config recipe.yaml" in card
     # the trained model, evaluated with a custom reward
     (tmp_path / "mine.jsonl").write_text('{"prompt": "1+2=", "answer": "3"}\n{"prompt": "2+2=", "answer": "4"}\n')
-    (tmp_path / "mine.py").write_text(
-        "def f(completions, answer, **kw):\n    return [float(len(c) > 0) for c in completions]\n"
-    )
+    (tmp_path / "mine.py").write_text("def f(completions, answer, **kw):\n    return [1.0] * len(completions)\n")
     custom = "--protocol custom --samples 2 --temperature 1 --max_new_tokens 8 --sets mine.jsonl --quiet".split()
     out = run(*command, "eval", "--models", "two", "--reward", "mine.py:f", *custom)
     assert "mine pass@2" in out and (tmp_path / "two" / "evaluation" / "evaluation.md").is_file()

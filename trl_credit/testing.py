@@ -232,11 +232,9 @@ class _Case:
             credit = replace(credit, log_weight=torch.zeros_like(tokens.logp_t))
         return policy_credit(self.config, tokens, credit)
 
-    def compare(
-        self, change: Change, expected: Callable[[torch.Tensor], torch.Tensor], **tolerance: float
-    ) -> str | None:
-        """Whether the gradient of changed tokens is the one that is `expected` after that of the tokens as they are."""
-        return self.differs(self.gradient(self.changed(change)), expected(self.gradient(self.tokens)), **tolerance)
+    def compare(self, change: Change, of: Callable[[torch.Tensor], torch.Tensor], **tolerance: float) -> str | None:
+        """Whether the gradient of changed tokens is what `of` makes of the gradient of the tokens as they are."""
+        return self.differs(self.gradient(self.changed(change)), of(self.gradient(self.tokens)), **tolerance)
 
     def differs(self, gradient: torch.Tensor, expected: torch.Tensor, *, tolerance: float = 1e-9) -> str | None:
         error = (gradient - expected).abs().max().item()

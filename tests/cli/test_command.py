@@ -153,9 +153,8 @@ use_cpu: true
 def start(words: list[str], cwd: Path) -> subprocess.Popen:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     with open(cwd / "log", "wb") as log:
-        return subprocess.Popen(
-            [sys.executable, *words], cwd=cwd, env=env, stdout=log, stderr=log, start_new_session=True
-        )
+        own = {"cwd": cwd, "env": env, "start_new_session": True}
+        return subprocess.Popen([sys.executable, *words], stdout=log, stderr=log, **own)
 
 
 @pytest.mark.slow

@@ -15,9 +15,8 @@ QUICK = ["--max_steps", "2", "--per_device_train_batch_size", "8", "--num_genera
 
 @pytest.mark.slow
 def test_default_run_leaves_checkpoint_card_and_curve(tmp_path):
-    done = subprocess.run(
-        [sys.executable, script.__file__, *QUICK], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    words = [sys.executable, script.__file__, *QUICK]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     folder = tmp_path / "runs" / "s_trace"
     assert {"model.safetensors", "README.md", "reward_curve.png", "checkpoint-2"} <= {p.name for p in folder.iterdir()}
     assert "Selective Eligibility Traces" in (folder / "README.md").read_text()

@@ -46,9 +46,8 @@ class Plain(Base):
 
 @pytest.mark.parametrize("credit", [GroupWords(strength=0.7), GroupWords, WORDS])
 def test_the_fields_are_fields_of_the_configuration(credit):
-    args = args_of(
-        PRESETS["grpo"].config, credit=credit, **({} if isinstance(credit, GroupWords) else {"strength": 0.7})
-    )
+    own = {} if isinstance(credit, GroupWords) else {"strength": 0.7}
+    args = args_of(PRESETS["grpo"].config, credit=credit, **own)
     assert (args.credit, args.strength, args.cap) == (WORDS, 0.7, None) and isinstance(args, PRESETS["grpo"].config)
     assert not {"_batches", "credit_state"} & {f.name for f in fields(args)}
     algorithm = args.algorithm()

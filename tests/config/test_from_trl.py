@@ -73,9 +73,8 @@ def test_it_becomes_the_preset_that_is_built_by_hand(settings):
 def test_what_trl_computed_from_a_field_follows_the_knob_that_replaces_it():
     args = trl.GRPOConfig("unused", use_cpu=True, eval_strategy="steps", load_best_model_at_end=True, save_steps=10)
     assert (args.eval_steps, args.metric_for_best_model, args.greater_is_better) == (10, "loss", False)
-    taken = STraceConfig.from_trl(
-        args, logging_steps=5, metric_for_best_model="accuracy", per_device_train_batch_size=16
-    )
+    knobs = {"logging_steps": 5, "metric_for_best_model": "accuracy", "per_device_train_batch_size": 16}
+    taken = STraceConfig.from_trl(args, **knobs)
     assert (taken.eval_steps, taken.metric_for_best_model, taken.greater_is_better) == (5, "accuracy", True)
     assert (taken.generation_batch_size, taken.steps_per_generation) == (16, 1)
     args = trl.GRPOConfig("unused", use_cpu=True, steps_per_generation=4)

@@ -181,9 +181,7 @@ def learned(trainer) -> str:
 
 def test_every_knob_that_acts_beside_others_is_tried():
     differ = set(KNOWN) ^ {name for name, knob in KNOBS.items() if knob.acts}
-    assert not differ, (
-        f"KNOWN and the knobs with `acts` differ in {differ}: give (value, settings beside which it acts)"
-    )
+    assert not differ, f"KNOWN and the knobs with `acts` differ in {differ}: give (value, settings in which it acts)"
     differ = set(RELEASED_CODE_IN) ^ set(RELEASED_CODE)
     assert not differ, f"RELEASED_CODE_IN and RELEASED_CODE differ in {differ}: give there settings in which it acts"
 
@@ -197,10 +195,6 @@ def test_an_active_knob_changes_what_is_learned(make_trainer, knob, value, besid
     assert learned(make_trainer(**{**settings, knob: value})) != plain
 
 
-def inactive_knobs(config: CreditConfig) -> dict:
-    return {knob: value for knob, value in OTHERS.items() if not active_part({knob: 0}, vars(config))}
-
-
 def warnings_of(caplog) -> list[str]:
     """The warnings about fields of TRL without effect, which `caplog` then forgets."""
     messages = [r.getMessage() for r in caplog.records if r.name == "trl_credit.config.checks"]
@@ -209,14 +203,12 @@ def warnings_of(caplog) -> list[str]:
 
 
 @pytest.mark.parametrize("algo", with_slow(ALGORITHMS, *ALGORITHMS.keys() - {"s_trace", "spo_tree", "vine_ppo"}))
-def test_an_inactive_knob_is_refused_a_field_of_trl_is_named_and_both_do_nothing(
-    make_trainer, algo, tmp_path, monkeypatch, caplog
-):
+def test_inactive_knobs_are_refused_fields_of_trl_named_and_both_do_nothing(make_trainer, algo, monkeypatch, caplog):
     config_class = ALGORITHMS[algo][0]
-    common = {"output_dir": str(tmp_path), "report_to": "none"}
+    common = {"output_dir": "unused", "report_to": "none"}
     config = config_class(**common)
-    inactive = {name: value for name, value in inactive_knobs(config).items() if value != getattr(config, name)}
-    inactive = {name: value for name, value in inactive.items() if name != TRL_REFUSES}
+    idle = {knob: value for knob, value in OTHERS.items() if not active_part({knob: 0}, vars(config))}
+    inactive = {name: x for name, x in idle.items() if x != getattr(config, name) and name != TRL_REFUSES}
     assert len(inactive.keys() & KNOBS) >= 10 and len(inactive.keys() & TRL_ACTS) >= 30
     base, acts = defaults(CreditConfig), {name: knob.acts for name, knob in knobs_of(config_class).items()}
     ours, theirs = ({n: x for n, x in inactive.items() if (n in KNOBS) is own} for own in (True, False))
@@ -240,7 +232,7 @@ def test_an_inactive_knob_is_refused_a_field_of_trl_is_named_and_both_do_nothing
     built = config_class(**common, **theirs)
     (warned,) = warnings_of(caplog)
     assert {line.partition("=")[0] for line in warned.splitlines()[1:]} == theirs.keys()
-    copied = config_class(**changed_of(built))
+    copied = config_class(**common, **changed(built))
     assert not warnings_of(caplog) and copied.to_dict() == config.to_dict()  # they stay off the recipe
     if algo not in TRAINED:
         return
@@ -249,10 +241,6 @@ def test_an_inactive_knob_is_refused_a_field_of_trl_is_named_and_both_do_nothing
     monkeypatch.setattr("trl_credit.config.checks.inactive_options", lambda *args, **kwargs: {})
     inactive.pop("released_code", None)  # which a rule refuses too
     assert learned(make_trainer(algo, **settings, **inactive)) == plain
-
-
-def changed_of(config: CreditConfig) -> dict:
-    return {"output_dir": config.output_dir, "report_to": "none", **changed(config)}
 
 
 def test_a_custom_credit_function_may_read_any_knob_of_w(tmp_path):

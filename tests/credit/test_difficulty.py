@@ -69,21 +69,13 @@ class TestDifficultyBelief:
             second.update(accuracy)
             assert second.belief == whole.belief
 
-    @pytest.mark.parametrize(
-        ("change", "message"),
-        [
-            ({"version": 3}, "version=3"),
-            ({"version": 1}, "version=1"),
-            ({"mode": "hard"}, "mode='hard'"),
-            ({"window": 4}, "window=4"),
-        ],
-    )
-    def test_another_state_is_refused_and_changes_nothing(self, change, message):
+    @pytest.mark.parametrize(("name", "value"), [("version", 3), ("version", 1), ("mode", "hard"), ("window", 4)])
+    def test_another_state_is_refused_and_changes_nothing(self, name, value):
         belief = DifficultyBelief("history", window=3)
         belief.update(0.5)
         before = belief.state_dict()
-        with pytest.raises(ValueError, match=message):
-            belief.load_state_dict({**before, **change})
+        with pytest.raises(ValueError, match=f"{name}={value!r}"):
+            belief.load_state_dict({**before, name: value})
         assert belief.state_dict() == before
         faster = DifficultyBelief("history", window=3, rate=9.0, rate_min=0.5)  # rates are for the next steps
         faster.load_state_dict(before)

@@ -155,7 +155,6 @@ def test_credit_is_the_gradient_of_trls_loss(make_trainer, toy_loss, draws):
     assert not wrong, "\n".join(map(str, wrong))
     if draws < 56:
         return
-    unused = [
-        option for option in IMPORTANCES + OPTIONS + OWN if not any(option.items() <= knobs.items() for knobs in taken)
-    ]
+    options = IMPORTANCES + OPTIONS + OWN
+    unused = [option for option in options if not any(option.items() <= knobs.items() for knobs in taken)]
     assert largest > 0.5 and not unused and {knobs.get("loss_type") for knobs in taken} >= {*LOSSES}

@@ -24,18 +24,16 @@ def slow_scan(x, decay):
 )
 def test_equals_the_recursion(length, decay, block):
     x = torch.randn(3, length, generator=torch.Generator().manual_seed(length), dtype=torch.float64)
-    torch.testing.assert_close(
-        discounted_scan(x, decay=decay, block=block), slow_scan(x, decay), rtol=1e-12, atol=1e-12
-    )
+    found = discounted_scan(x, decay=decay, block=block)
+    torch.testing.assert_close(found, slow_scan(x, decay), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 1024, 1025, 4097])
 @pytest.mark.parametrize("decay", [0.0, 0.9, 0.999, 1.0])
 def test_float32_across_block_levels(length, decay):
     x = torch.randn(2, length, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(
-        discounted_scan(x, decay=decay).double(), slow_scan(x.double(), decay), rtol=1e-5, atol=1e-4
-    )
+    found = discounted_scan(x, decay=decay).double()
+    torch.testing.assert_close(found, slow_scan(x.double(), decay), rtol=1e-5, atol=1e-4)
 
 
 def test_bfloat16_and_autocast_accumulate_in_float32():

@@ -9,16 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trl_credit import CreditConfig
-from trl_credit.credit.segments import (
-    best_of_value,
-    cutpoint_boundaries,
-    fixed_count_boundaries,
-    position_boundaries,
-    segment_advantages,
-    segment_ids,
-    tail_log_probability,
-    value_at_segment_start,
-)
+from trl_credit.credit import segments
 from trl_credit.credit.steps import split_gsm8k, split_math, split_newlines, step_positions
 from trl_credit.loss.batch import segment_ratio
 from trl_credit.rollouts.chain import find_boundaries
@@ -30,7 +21,9 @@ P = [0.99, 0.50, 0.95, 0.80, 0.97, 0.30, 0.99, 0.60, 0.98, 0.85, 0.99, 0.70]
 def cut(p=P, **settings):
     logp_t = torch.tensor([p], dtype=torch.float64).log()
     mask_t = torch.ones_like(logp_t, dtype=torch.long)
-    return cutpoint_boundaries(logp_t, threshold=0.9, mask_t=mask_t, **settings)[0].nonzero().flatten().tolist()
+    return (
+        segments.cutpoint_boundaries(logp_t, threshold=0.9, mask_t=mask_t, **settings)[0].nonzero().flatten().tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,13 +58,13 @@ def test_cutpoint_at_the_first_token_and_at_the_threshold():
 @given(st.integers(1, 40), st.integers(1, 12))
 def test_parts_differ_by_one_the_larger_first(n, parts):
     mask_t = torch.ones(1, n, dtype=torch.long)
-    starts = fixed_count_boundaries(parts, mask_t=mask_t)[0].nonzero().flatten().tolist()
+    starts = segments.fixed_count_boundaries(parts, mask_t=mask_t)[0].nonzero().flatten().tolist()
     sizes = [b - a for a, b in zip(starts, [*starts[1:], n], strict=True)]
     assert starts[0] == 0 and len(sizes) == min(n, parts)
     assert sizes == sorted(sizes, reverse=True) and max(sizes) - min(sizes) <= 1
     p = [0.5] * n
     if n > 1:  # the same over cutpoints, of which the last token is none
-        starts = fixed_count_boundaries(parts, mask_t=mask_t[:, 1:])[0].nonzero().flatten().tolist()
+        starts = segments.fixed_count_boundaries(parts, mask_t=mask_t[:, 1:])[0].nonzero().flatten().tolist()
         assert cut(p, num_segments=parts) == starts
 
 
@@ -107,12 +100,12 @@ def test_segments_add_up_to_what_the_response_gained(data):
     g = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
     boundaries = (torch.rand(len(lengths), width, generator=g) < 0.4) & mask_t.bool()
     positions = [row.nonzero().flatten().tolist() for row in boundaries]
-    assert torch.equal(position_boundaries(positions, mask_t=mask_t), boundaries)
+    assert torch.equal(segments.position_boundaries(positions, mask_t=mask_t), boundaries)
     value_t = torch.rand(len(lengths), width, generator=g, dtype=torch.float64)
     final = torch.rand(len(lengths), generator=g, dtype=torch.float64)
-    a_t = segment_advantages(value_t, boundaries=boundaries, final_value=final, mask_t=mask_t)
-    ids = segment_ids(boundaries)
-    starts = value_at_segment_start(value_t, boundaries=boundaries)
+    a_t = segments.segment_advantages(value_t, boundaries=boundaries, final_value=final, mask_t=mask_t)
+    ids = segments.segment_ids(boundaries)
+    starts = segments.value_at_segment_start(value_t, boundaries=boundaries)
     for row, length in enumerate(lengths):
         places = positions[row]
         values = [value_t[row, b].item() for b in places] + [final[row].item()]
@@ -129,22 +122,22 @@ def test_segments_add_up_to_what_the_response_gained(data):
 def test_tail_probability_bounds_the_value():
     logp_t = torch.tensor([[0.5, 0.99, 1.0, 1.0, 0.3]]).log()
     mask_t = torch.tensor([[1, 1, 1, 1, 0]])
-    tail = tail_log_probability(logp_t, mask_t=mask_t).exp()
+    tail = segments.tail_log_probability(logp_t, mask_t=mask_t).exp()
     torch.testing.assert_close(tail, torch.tensor([[0.495, 0.99, 1.0, 1.0, 1.0]]))
 
 
 def test_best_of_value():
     v = torch.tensor([0.5, 0.75, 0.0, 0.25], dtype=torch.float64)
-    best = best_of_value(v, best_of=4)
+    best = segments.best_of_value(v, best_of=4)
     assert best[:2].tolist() == [0.9375, 0.99609375]
     assert (best[1] - best[0]).item() == pytest.approx(0.05859375)
     assert (best[3] - best[2]).item() == pytest.approx(0.68359375)
     with pytest.raises(ValueError, match="reward_range"):
-        best_of_value(torch.tensor([-2.0]), best_of=4)
+        segments.best_of_value(torch.tensor([-2.0]), best_of=4)
     rounded = torch.tensor([1.1] * 10).mean() / 1.1  # above 1 by a rounding
-    assert best_of_value(rounded, best_of=4) <= 1.0
-    assert best_of_value(torch.tensor([math.nan]), best_of=4).isnan()
-    torch.testing.assert_close(best_of_value(v, best_of=1), v)
+    assert segments.best_of_value(rounded, best_of=4) <= 1.0
+    assert segments.best_of_value(torch.tensor([math.nan]), best_of=4).isnan()
+    torch.testing.assert_close(segments.best_of_value(v, best_of=1), v)
 
 
 def test_engine_correction_by_segment():

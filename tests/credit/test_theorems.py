@@ -5,22 +5,8 @@ from functools import partial
 from itertools import product
 
 import pytest
+import theorems
 import torch
-from theorems import (
-    corrected_baseline,
-    exact_scale,
-    expected_advantages,
-    gradient_factor,
-    group_bias,
-    group_mean,
-    lemma_1,
-    mean_misestimate_probability,
-    mixed_group_probability,
-    overestimate_probability,
-    reducing_scales,
-    smallest_misestimate_probability,
-    trace_variance,
-)
 
 from trl_credit.credit.advantages import group_advantage, td_upper_bound
 from trl_credit.credit.difficulty import difficulty_weight, group_accuracy
@@ -46,49 +32,54 @@ class TestInWhichSenseAGroupIsBiased:
         mean = (of_group * hat).sum()
         spread, over = (of_group * (hat - mean).square()).sum().sqrt(), of_group[hat > p + 0.1 + 1e-12].sum()
         exact = (is_mixed[:, 0].sum(), mean, spread, mean - p, over)
-        values = (mixed_group_probability(p, num_generations=n), *group_mean(p, num_generations=n))
-        values += (group_bias(p, num_generations=n), overestimate_probability(p, num_generations=n, epsilon=0.1))
+        values = (theorems.mixed_group_probability(p, num_generations=n), *theorems.group_mean(p, num_generations=n))
+        values += (
+            theorems.group_bias(p, num_generations=n),
+            theorems.overestimate_probability(p, num_generations=n, epsilon=0.1),
+        )
         torch.testing.assert_close(torch.stack(values), torch.stack(exact), rtol=0, atol=1e-13)
         for response, of in (("any", 1.0), ("right", rewards), ("wrong", 1.0 - rewards)):
             weight = is_mixed * of / (is_mixed * of).sum()
             expected = [(weight * x).sum() for x in (rewards - p, plain, plain * phi)]
-            means = expected_advantages(p, num_generations=n, prior=prior, response=response)
+            means = theorems.expected_advantages(p, num_generations=n, prior=prior, response=response)
             torch.testing.assert_close(torch.stack(means), torch.stack(expected), rtol=0, atol=1e-13)
-        assert expected_advantages(p, num_generations=n)[1].item() == pytest.approx(0.0, abs=1e-15)
+        assert theorems.expected_advantages(p, num_generations=n)[1].item() == pytest.approx(0.0, abs=1e-15)
         std = rewards.std(1, keepdim=True).where(is_mixed[:, :1] > 0, 1.0)
         for divided, of_std in ((False, 1.0), (True, std)):
             for kind, factor in ((None, 1.0), (prior, 1.3 * phi)):
                 expected = (chance * plain * factor / of_std * (rewards - p)).sum() / (n * p * (1 - p))
                 options = {"num_generations": n, "divides_by_std": divided, "prior": kind, "scale": 1.3}
-                assert gradient_factor(p, **options).item() == pytest.approx(expected.item(), rel=1e-12)
+                assert theorems.gradient_factor(p, **options).item() == pytest.approx(expected.item(), rel=1e-12)
 
     def test_the_weight_of_prompts_and_the_scales_of_the_page(self):
         std = {"num_generations": 8, "divides_by_std": True}
         p = tensor64([0.1, 0.25, 0.5, 0.75, 0.9])
-        factor = gradient_factor(p, **std, prior=0.5, scale=1.3) / gradient_factor(p, **std)
+        factor = theorems.gradient_factor(p, **std, prior=0.5, scale=1.3) / theorems.gradient_factor(p, **std)
         assert factor.tolist() == pytest.approx([1.701, 1.474, 1.317, 1.474, 1.701], abs=5e-4)
-        assert (1.3 * expected_advantages(0.1, num_generations=8)[2]).item() == pytest.approx(0.110, abs=5e-4)
+        assert (1.3 * theorems.expected_advantages(0.1, num_generations=8)[2]).item() == pytest.approx(0.110, abs=5e-4)
         for response, ends in (("right", (0.822, 1.057)), ("wrong", (1.172, 1.195))):
-            scales = reducing_scales(0.25, num_generations=8, prior=0.5, response=response)
+            scales = theorems.reducing_scales(0.25, num_generations=8, prior=0.5, response=response)
             assert [x.item() for x in scales] == pytest.approx(ends, abs=5e-4)
-        right, wrong = (reducing_scales(0.25, num_generations=4, prior=0.5, response=x) for x in ("right", "wrong"))
+        right, wrong = (
+            theorems.reducing_scales(0.25, num_generations=4, prior=0.5, response=x) for x in ("right", "wrong")
+        )
         assert right[0] < wrong[1]  # an intersection, which G = 8 does not have
-        c = corrected_baseline(0.1, num_generations=8).item()
-        scale, x = exact_scale(0.125, c=c), math.log(exact_scale(0.125, c=c) / c)
+        c = theorems.corrected_baseline(0.1, num_generations=8).item()
+        scale, x = theorems.exact_scale(0.125, c=c), math.log(theorems.exact_scale(0.125, c=c) / c)
         assert scale == pytest.approx(0.778, abs=5e-4)
         for r, sign in ((1.0, 1), (0.0, -1)):  # λ e^{±x} (r − p̂) is r − c p̂ for both
             assert scale * math.exp(sign * x) * (r - 0.125) == pytest.approx(r - c * 0.125)
 
     def test_corollary_1_given_the_signal_and_lemma_1(self):
         """45/64 by hand; Tables 4 and 5 for the mean in which each p weighs the same."""
-        error = partial(mean_misestimate_probability, num_generations=8)
+        error = partial(theorems.mean_misestimate_probability, num_generations=8)
         assert error(num_generations=4, given_signal=True) == pytest.approx(45 / 64, abs=1e-12)
         means = [error(high=high, given_signal=given) for given in (True, False) for high in (0.5, 0.25)]
         assert means == pytest.approx([0.580, 0.708, 0.640945, 0.781130], abs=5e-4)
-        assert smallest_misestimate_probability(num_generations=8) == pytest.approx(0.357, abs=5e-4)
+        assert theorems.smallest_misestimate_probability(num_generations=8) == pytest.approx(0.357, abs=5e-4)
         for p_hat, least in ((0.125, 0.0614), (0.5, 0.0756)):
-            assert lemma_1(p_hat=p_hat, num_generations=8) == pytest.approx((0.5155, least), abs=5e-5)
-        assert group_bias(0.137, num_generations=8) < 0.0614 < group_bias(0.135, num_generations=8)
+            assert theorems.lemma_1(p_hat=p_hat, num_generations=8) == pytest.approx((0.5155, least), abs=5e-5)
+        assert theorems.group_bias(0.137, num_generations=8) < 0.0614 < theorems.group_bias(0.135, num_generations=8)
 
 
 class TestTraceVariance:
@@ -105,7 +96,7 @@ class TestTraceVariance:
         ],
     )
     def test_by_hand_and_limits(self, arguments, expected):
-        assert trace_variance(**arguments) == pytest.approx(expected, rel=1e-12, abs=1e-15)
+        assert theorems.trace_variance(**arguments) == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
 class TestTdUpperBound:

@@ -50,13 +50,11 @@ def test_weights_and_credit_against_the_matrix(tmp_path_factory, form, seed, dec
     credit = assign_credit(config, tokens)
     c_t = tokens.advantages * tokens.mask_t
     z = credit.selected
-    rows = []
-    for i, (ids, mask) in enumerate(zip(tokens.turn_ids.tolist(), tokens.mask_t.tolist(), strict=True)):
-        rows.append(turn_jacobian(config, ids, mask, None if z is None else z[i].tolist()))
-    jacobian = torch.stack(rows)
-    (gradient,) = torch.autograd.grad(
-        torch.where(tokens.mask_t.bool(), credit.log_weight * c_t, 0.0).sum(), tokens.logp_t, retain_graph=True
-    )
+    ids, masks = tokens.turn_ids.tolist(), tokens.mask_t.tolist()
+    selected = [None] * len(ids) if z is None else z.tolist()
+    jacobian = torch.stack([turn_jacobian(config, *row) for row in zip(ids, masks, selected, strict=True)])
+    total = torch.where(tokens.mask_t.bool(), credit.log_weight * c_t, 0.0).sum()
+    (gradient,) = torch.autograd.grad(total, tokens.logp_t, retain_graph=True)
     torch.testing.assert_close(gradient, torch.einsum("bt,btk->bk", c_t, jacobian), rtol=1e-12, atol=1e-12)
     ratio_t = torch.where(tokens.mask_t.bool(), credit.log_weight.detach(), 0.0).exp()
     every = {"kept_t": tokens.mask_t, "mask_t": tokens.mask_t, "term": PolicyTerm(clip_range=(0.0, torch.inf))}
@@ -67,7 +65,6 @@ def test_weights_and_credit_against_the_matrix(tmp_path_factory, form, seed, dec
     value = difference
     if form.startswith(("turn", "lambda")):
         of_value = config_of(tmp_path_factory.getbasetemp(), importance="turn") if form == "turn_token" else config
-        ids, masks = tokens.turn_ids.tolist(), tokens.mask_t.tolist()
         dense = torch.stack([turn_jacobian(of_value, *row) for row in zip(ids, masks, strict=True)])
         value = torch.einsum("btk,bk->bt", dense, difference)
     log_weight_t = credit.log_weight.detach() * tokens.mask_t

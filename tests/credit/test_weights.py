@@ -21,13 +21,11 @@ def rows(seed, batch=3, length=11):
     return logp.requires_grad_(), old, mask, torch.rand(batch, length, generator=g, dtype=torch.float64)
 
 
+DRAWN = {"seed": st.integers(0, 10**6), "length": st.integers(1, 40), "decay": st.sampled_from([0.0, 0.5, 0.9, 1.0])}
+
+
 @settings(max_examples=40, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    length=st.integers(1, 40),
-    decay=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
-    style=st.sampled_from(["recent", "both"]),
-)
+@given(**DRAWN, style=st.sampled_from(["recent", "both"]))
 def test_lambda_trace_and_loss_weights_against_the_matrix(seed, length, decay, style):
     logp, old, mask, _ = rows(seed, length=length)
     m = mask.double()
@@ -49,7 +47,7 @@ def test_confidence_by_hand():
 
 
 @settings(max_examples=40, deadline=None)
-@given(seed=st.integers(0, 10**6), length=st.integers(1, 40), decay=st.sampled_from([0.0, 0.5, 0.9, 1.0]))
+@given(**DRAWN)
 def test_the_credit_of_eligible_weights_against_the_matrix(seed, length, decay):
     logp, old, mask, chance = rows(seed, length=length)
     z = (chance < 0.4).double()
@@ -105,8 +103,7 @@ def test_group_advantage_by_hand():
 
 
 def test_optimal_advantage_by_hand():
-    a = optimal_advantage(
-        torch.tensor([1.0, 0.0, 1.0, math.nan, 1.0, 0.0]), lengths=torch.tensor([10, 30, 0, 5, 0, 0]), num_generations=2
-    )
+    rewards, lengths = torch.tensor([1.0, 0.0, 1.0, math.nan, 1.0, 0.0]), torch.tensor([10, 30, 0, 5, 0, 0])
+    a = optimal_advantage(rewards, lengths=lengths, num_generations=2)
     # 10/40; a group whose only scored response has no tokens; a group without any token: the plain mean
     assert a.tolist() == pytest.approx([0.75, -0.25, 0.0, 0.0, 0.5, -0.5])

@@ -6,16 +6,7 @@ from datasets import Dataset
 from passes_helpers import with_slow
 from transformers import AutoTokenizer
 
-from trl_credit.data import (
-    PROMPT_STYLES,
-    SETS,
-    DataArguments,
-    PromptStyle,
-    load_from_arguments,
-    load_prompts,
-    sets,
-    sources,
-)
+from trl_credit.data import PROMPT_STYLES, SETS, DataArguments, PromptStyle, load_from_arguments, load_prompts, sets
 from trl_credit.data.prompts import prompt_ids
 from trl_credit.demo import demo_model_path
 from trl_credit.rewards import check_answers
@@ -94,7 +85,7 @@ def test_what_the_hub_is_asked_for(monkeypatch, caplog):
         calls.append((repo, config, split, revision))
         return Dataset.from_list([{"problem": f"{row['problem']} ({repo})", "answer": "1"} for row in ROWS])
 
-    monkeypatch.setattr(sources, "load_dataset", load_dataset)
+    monkeypatch.setattr("trl_credit.data.sources.load_dataset", load_dataset)
     load_prompts("gsm8k", split="test")
     load_prompts("aime24", revision="a" * 40)
     assert "not pinned" not in caplog.text
@@ -119,7 +110,7 @@ def test_the_hub_holds_dapo_many_times(monkeypatch):
         prompt = [{"content": DAPO_TEXT.replace("1+1", f"{i}+1"), "role": "user"}]
         row = {"reward_model": {"ground_truth": str(i)}, "extra_info": {"index": f"u{i}"}}
         once.append({"prompt": prompt, **row})
-    monkeypatch.setattr(sources, "load_dataset", lambda *args, **kwargs: Dataset.from_list(once * 3))
+    monkeypatch.setattr("trl_credit.data.sources.load_dataset", lambda *args, **kwargs: Dataset.from_list(once * 3))
     data = load_prompts("dapo_math_14k", style="plain")
     assert data["prompt"] == [f"What is ${i}+1$?" for i in range(4)] and data["answer"] == list("0123")
 

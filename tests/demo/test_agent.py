@@ -158,9 +158,8 @@ def test_tokens_of_the_loop_are_those_of_the_template(make_agent, tokenizer):
         assert tokenizer(text)["input_ids"] == whole[prompt:]
         assert own == "".join(turns)
     for i, ids in enumerate(trainer.asked):
-        rendered = tokenizer.apply_chat_template(
-            messages[: 2 * i + 1], tools=[Calculator().calc], add_generation_prompt=True, return_dict=False
-        )
+        options = {"tools": [Calculator().calc], "add_generation_prompt": True, "return_dict": False}
+        rendered = tokenizer.apply_chat_template(messages[: 2 * i + 1], **options)
         assert ids == [rendered, rendered]
     assert [e.step_rewards for e in trainer.environments] == [[1 / 3] * 3] * 2
 

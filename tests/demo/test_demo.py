@@ -49,10 +49,7 @@ def test_filler_changes_no_reward():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("task", "text"),
-    [("demo", "3+2-1:3+2=5;5-1=4"), pytest.param("demo_hum", "3+2:3+2mmnmhmmum=5;", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("task", "text"), [("demo", "3+2-1:3+2=5;5-1=4"), ("demo_hum", "3+2:3+2mmnmhmmum=5;")])
 def test_packaged_model_is_small_and_errs_at_the_rate_promised(task, text):
     task = TASKS[task]
     folder = Path(demo_model_path(task))

@@ -164,9 +164,7 @@ def with_tokenizer(model: PreTrainedModel, folder: str) -> PreTrainedModel:
 
 def logits_of(model, inputs, temperature):
     """Logits where each token was sampled, of unpacked rows."""
-    ids, mask = (
-        torch.cat([inputs[f"{part}_{kind}"] for part in ("prompt", "completion")], 1) for kind in ("ids", "mask")
-    )
+    ids, mask = (torch.cat([inputs[f"{x}_{kind}"] for x in ("prompt", "completion")], 1) for kind in ("ids", "mask"))
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     # one row at a time, so that nothing depends on what is beside it
     with torch.no_grad():

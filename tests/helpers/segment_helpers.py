@@ -60,11 +60,8 @@ def in_double(trainer):
 
 def texts_of(trainer, output):
     prompt, ids, mask = (output[k] for k in ("prompt_ids", "completion_ids", "completion_mask"))
-    decode = trainer.processing_class.decode
-    return [
-        (decode(p, skip_special_tokens=True), decode(c[m.bool()], skip_special_tokens=True))
-        for p, c, m in zip(prompt, ids, mask, strict=True)
-    ]
+    texts = prompt, [c[m.bool()] for c, m in zip(ids, mask, strict=True)]
+    return list(zip(*(trainer.processing_class.batch_decode(x, skip_special_tokens=True) for x in texts), strict=True))
 
 
 def gradients(trainer, output):
@@ -74,9 +71,8 @@ def gradients(trainer, output):
     trainer.current_gradient_accumulation_steps = trainer.args.steps_per_generation
     size = trainer.args.per_device_train_batch_size
     for i in range(trainer.args.steps_per_generation):
-        part = {
-            k: v[i * size : (i + 1) * size] if isinstance(v, torch.Tensor) and v.dim() else v for k, v in output.items()
-        }
+        own = slice(i * size, (i + 1) * size)
+        part = {k: v[own] if isinstance(v, torch.Tensor) and v.dim() else v for k, v in output.items()}
         trainer.compute_loss(trainer.model, part).backward()
     return {name: p.grad.clone() for name, p in trainer.model.named_parameters() if p.grad is not None}
 

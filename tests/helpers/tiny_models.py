@@ -3,16 +3,8 @@
 from typing import Any
 
 import torch
-from transformers import (
-    CLIPVisionConfig,
-    LlavaConfig,
-    LlavaForConditionalGeneration,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+import transformers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 
 CHARACTERS = "0123456789+-=;abcdef"  # what the tests' tokenizers know, by `make_tokenizer`
@@ -38,13 +30,13 @@ def tiny_qwen3_moe(tokenizer: PreTrainedTokenizerFast, *, seed: int = 0, **chang
 
 def tiny_llava(
     tokenizer: PreTrainedTokenizerFast, *, image_token: str = "<image>", image_size: int = 16, seed: int = 0
-) -> LlavaForConditionalGeneration:
+) -> transformers.LlavaForConditionalGeneration:
     """Of patches of 8 by 8; its text model is a Qwen3."""
     vision = {**LAYERS, "hidden_size": 16, "intermediate_size": 32, "image_size": image_size, "patch_size": 8}
     torch.manual_seed(seed)
-    return LlavaForConditionalGeneration(
-        LlavaConfig(
-            vision_config=CLIPVisionConfig(**vision),
+    return transformers.LlavaForConditionalGeneration(
+        transformers.LlavaConfig(
+            vision_config=transformers.CLIPVisionConfig(**vision),
             text_config=Qwen3Config(vocab_size=len(tokenizer), **QWEN3),
             image_token_id=tokenizer.convert_tokens_to_ids(image_token),
         )

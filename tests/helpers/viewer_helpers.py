@@ -19,9 +19,7 @@ SOLUTION = (
 WRONG = SOLUTION.replace("Wait, the question asks for the stops, not for the hours. After 5", "So after 5").replace(
     "\\boxed{15}", "\\boxed{5}"
 )
-QUESTION = (
-    "Train A makes 3 stops per hour. Train B leaves 2 hours later and makes 5. After how many stops are they even?"
-)
+QUESTION = "Train A makes 3 stops per hour. Train B leaves 2 hours later and makes 5. When are they even?"
 PROMPT = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
 FORKS = ("Let", "Since", "Setting", "hence", "Wait", "So", "After", "Therefore", "Train", "not", "equal")
 
@@ -100,9 +98,7 @@ def s_trace(step: int = 10) -> Shard:
     """Two groups of S-trace."""
     rows = [row for group in (0, 1) for row in group_of("S-trace", group=group, seed=step)]
     for row in rows[4:]:
-        row["prompt"] = (
-            "<|im_start|>user\nWhat is the sum of the first 12 odd numbers?<|im_end|>\n<|im_start|>assistant\n"
-        )
+        row["prompt"] = PROMPT.replace(QUESTION, "What is the sum of the first 12 odd numbers?")
     return Shard(header("S-trace", step=step, trace_decay=0.9, settings={"importance": "eligible"}), {}, rows)
 
 

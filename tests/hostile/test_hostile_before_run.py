@@ -14,10 +14,7 @@ survived = pytest.mark.hostile("prompts and templates", "survived")
 USER, SYSTEM, GOLD = ({"role": role, "content": "1+2="} for role in ("user", "system", "assistant"))
 PARTS = {"role": "user", "content": [{"type": "text", "text": "1+2="}]}
 CHAT = "{% for m in messages %}{{ m['content'] }}{% endfor %}="
-STRICT = (
-    "{% for m in messages %}{% if m['role'] != 'user' %}{{ raise_exception('no such role') }}{% endif %}"
-    "{{ m['content'] }}{% endfor %}="
-)
+STRICT = CHAT.replace("{{", "{% if m['role'] != 'user' %}{{ raise_exception('no such role') }}{% endif %}{{")
 DEAF = "{% for m in messages %}{% if m['role'] == 'user' %}{{ m['content'] }}{% endif %}{% endfor %}="
 JOINED = "{% for m in messages %}{{ m['content'] + '' }}{% endfor %}="
 
@@ -62,9 +59,7 @@ def transformed(rows):
     ],
 )
 def test_prompts_that_no_run_can_use(make, monkeypatch, prompts, template, message):
-    monkeypatch.setattr(
-        trl.GRPOTrainer, "_move_model_to_device", lambda *args: pytest.fail("the model was moved before")
-    )
+    monkeypatch.setattr(trl.GRPOTrainer, "_move_model_to_device", lambda *args: pytest.fail("the model was moved"))
     with pytest.raises(ValueError, match="train_dataset.*" + message) as error:
         make(prompts, template=template)
     assert "\n" not in str(error.value)
@@ -72,13 +67,10 @@ def test_prompts_that_no_run_can_use(make, monkeypatch, prompts, template, messa
 
 @refused
 @pytest.mark.parametrize("kind", [stream, transformed])
-@pytest.mark.parametrize(
-    ("prompts", "message"),
-    [(["1=", None], "row 1"), (["1=", [USER]], "row 1: .*text in some rows and messages in others")],
-)
-def test_rows_of_streams_and_transforms(make, kind, prompts, message):
-    with pytest.raises(ValueError, match=message):
-        make(prompts * 8, kind=kind)
+@pytest.mark.parametrize(("bad", "words"), [(None, ""), ([USER], ": .*text in some rows and messages in others")])
+def test_rows_of_streams_and_transforms(make, kind, bad, words):
+    with pytest.raises(ValueError, match=f"row 1{words}"):
+        make(["1=", bad] * 8, kind=kind)
 
 
 @refused

@@ -15,9 +15,8 @@ from trl_credit.runs.checkpoints import check_layout, last_checkpoint, read_run,
 @survived
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "reference model"])
 def test_what_is_missing_is_a_warning(make_trainer, tmp_path, caplog, name):
-    settings = {
-        "reference model": {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1}  # never in a file
-    }.get(name, {})
+    reference = {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1}  # never in a file
+    settings = reference if name == "reference model" else {}
     make_trainer("grpo", max_steps=1, **settings, **SAVES).train()
     (tmp_path / "run" / "checkpoint-1" / name).unlink(missing_ok=name == "reference model")
     make_trainer("grpo", max_steps=2, **settings, **SAVES).train(resume_from_checkpoint=True)
@@ -43,16 +42,7 @@ def test_an_optimizer_in_another_layout(tmp_path, file, there, here):
     check_layout(tmp_path, here=there)
 
 
-DAMAGED = [
-    '{"version": "one", "parts": {}}',
-    '{"version": null}',
-    '{"parts": {}}',
-    "[" * 100_000,
-    "\x00",
-    "",
-    "[]",
-    "{",
-]
+DAMAGED = ['{"version": "one", "parts": {}}', '{"version": null}', '{"parts": {}}', "[" * 10**5, "\x00", "", "[]", "{"]
 
 
 @refused

@@ -148,9 +148,7 @@ FILES = {
 
 
 @pytest.mark.hostile(KIND, "refused")
-@pytest.mark.parametrize(
-    ("name", "text"), [(n, text) for n, texts in FILES.items() for text in texts], ids=lambda x: x[:30]
-)
+@pytest.mark.parametrize(("name", "text"), [(n, x) for n, texts in FILES.items() for x in texts], ids=lambda x: x[:30])
 def test_a_mistake_in_a_file_is_one_line(here, capsys, name, text):
     (here / "my.yaml").write_text(text)
     message = error_of(cli.main, ["train", "--config", "my.yaml", "--output_dir", "out"], capsys)
@@ -176,9 +174,8 @@ def test_all_errors_come_at_once(tmp_path, command_said):
 @pytest.mark.hostile(KIND, "survived")
 def test_powers_of_ten_are_numbers_wherever_they_stand(tmp_path, record_property):
     file = tmp_path / "my.yaml"
-    file.write_text(
-        'learning_rate: 1e-5\nrun_name: "1e5"\ngeneration_kwargs: {min_p: [1e-1], text: "1e5"}\nreward_weights: [-1e-3]'
-    )
+    more = 'run_name: "1e5"\ngeneration_kwargs: {min_p: [1e-1], text: "1e5"}\nreward_weights: [-1e-3]'
+    file.write_text(f"learning_rate: 1e-5\n{more}")
     args = parse_arguments(["--config", str(file)])[2]
     assert (args.learning_rate, args.run_name, args.reward_weights) == (1e-5, "1e5", [-0.001])
     assert args.generation_kwargs == {"min_p": [0.1], "text": "1e5"}

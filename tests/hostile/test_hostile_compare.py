@@ -34,16 +34,15 @@ def test_the_log_of_a_run_that_is_damaged(refused, name, tmp_path):
     record = {"version": 1, "identity": identity, "lives": [{"from": 0, "id": "a"}]}
     for folder in (run, run / "checkpoint-1"):
         (folder / "credit_run.json").write_text(json.dumps(record))
-    (run / "checkpoint-1" / "trainer_state.json").write_text(
-        json.dumps({"log_history": log, "max_steps": 1, "global_step": 1})
-    )
+    state = {"log_history": log, "max_steps": 1, "global_step": 1}
+    (run / "checkpoint-1" / "trainer_state.json").write_text(json.dumps(state))
     assert str(run) in refused("--runs", run, "--output_dir", tmp_path / "out")
     assert not (tmp_path / "out" / "report.md").exists()
 
 
 @pytest.mark.hostile("data files", "refused")
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"version": 9, "primary": "area", "runs": {}}', '{"version": 2, "runs": {}}']
+    "text", ["", "[]", '{"version": 9, "primary": "end", "runs": {}}', '{"version": 2, "runs": {}}']
 )
 def test_a_damaged_list_of_runs(refused, text, tmp_path):
     (tmp_path / "grid.json").write_text(text)
@@ -80,10 +79,8 @@ CASES = [
     ({}, {"reference": {"answer": "3"}}, "another prompt, answer or column, such as 'p2'"),
     ({}, {"prompt": "another"}, "another prompt, answer or column, such as 'p2'"),
     ({}, {"samples": []}, "problem 'p2' has not 2 samples"),
-    *(
-        ({}, {"samples": [bad, {"correct": True}]}, "problem 'p2' has not 2 samples with a verdict")
-        for bad in ({"correct": 1}, {})
-    ),
+    ({}, {"samples": [{"correct": 1}, {"correct": True}]}, "problem 'p2' has not 2 samples with a verdict"),
+    ({}, {"samples": [{}, {"correct": True}]}, "problem 'p2' has not 2 samples with a verdict"),
 ]
 
 

@@ -59,9 +59,8 @@ ASLEEP = "for _ in range(600): time.sleep(0.1)"
 def start(code: str) -> subprocess.Popen:
     """Another Python, which imports neither torch nor TRL, once it says that it is ready."""
     environment = {**os.environ, "PYTHONPATH": str(Path(trl_credit.__file__).parents[1])}
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, **pipes)
     assert process.stdout.readline() == "ready\n", process.communicate()[1]
     return process
 

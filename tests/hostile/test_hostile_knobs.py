@@ -50,9 +50,8 @@ OUTSIDE = {
     "nonfinite_patience log_credit": (-1, 0.5, 2.5, INF),
     "reward_timeout": (0.0, -1.0, -INF),
     "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps steps_per_generation "
-    "generation_batch_size num_iterations max_completion_length vllm_tensor_parallel_size ref_model_sync_steps": (
-        *(0, -64),
-    ),
+    "generation_batch_size num_iterations vllm_tensor_parallel_size ref_model_sync_steps": (0, -64),
+    "max_completion_length": (0, -64),
     "num_generations": (0, 1),
     "seed": (-3, 2**32),
     "top_k": (-5,),

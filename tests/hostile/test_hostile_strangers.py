@@ -92,9 +92,7 @@ def test_samples_are_not_judged_again_by_what_they_name(here, command_said):
 )
 def test_no_command_imports_what_a_folder_holds(here, command_said, command):
     """Every setting that can name a function does, the model has code, and what torch pickles runs it."""
-    names = dict.fromkeys(
-        ("credit", "selector", "token_mask", "baseline", "step_splitter", "segmentation"), "run.own.f"
-    )
+    names = dict.fromkeys("credit selector token_mask baseline step_splitter segmentation".split(), "run.own.f")
     change("run/recipe.yaml", **names, trust_remote_code=True)
     for path in ("run", "run/checkpoint-1"):
         record = read_json(f"{path}/credit_run.json")

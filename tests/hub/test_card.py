@@ -43,9 +43,8 @@ def finished(make_trainer, tmp_path, monkeypatch):
             table = "# Scores\n\n| set |\n|---|\n| 61.2 <b> |\n\n" + r"\<i> \\<u> ![a](b) \![c](d) \\![e](f)"
             (tmp_path / "run" / "evaluation" / "evaluation.md").write_text(table)
         choices = Choices(reward=f"{tmp_path}/mine.py:score", data_dir="/home/someone/data", lora_r=8)
-        path = write_model_card(
-            trainer, name="S-trace", data=data, choices=(choices,), recipe={"algo": algo}, command=command
-        )
+        more = {"data": data, "choices": (choices,), "recipe": {"algo": algo}, "command": command}
+        path = write_model_card(trainer, name="S-trace", **more)
         return trainer, ModelCard.load(path)
 
     return make
@@ -185,9 +184,8 @@ def test_every_field_of_trl_that_may_hold_text_is_declared_public_or_left_out():
         r"(output|logging)_dir|run_name|report_to|project|trackio_\w+|hub_\w+|log_level\w*|"
         r"ddp_backend|resume_from_checkpoint|vllm_server_\w+|activation_checkpointing_kwargs"
     )
-    numbers = re.compile(
-        r"(int|float|bool)( \| (int|float|bool|None))*|<class '(int|float|bool)'>|list\[float\]( \| None)?"
-    )
+    number = "(int|float|bool)"
+    numbers = re.compile(rf"{number}( \| ({number}|None))*|<class '{number}'>|list\[float\]( \| None)?")
     texts = {f.name for f in fields(GRPOConfig) if not numbers.fullmatch(str(f.type))}
     assert not [name for name in texts if name not in PUBLIC_TEXT and not left_out.fullmatch(name)]
     assert not [name for name in PUBLIC_TEXT | (TRL_FIELDS - PRIVATE - texts) if left_out.fullmatch(name)]

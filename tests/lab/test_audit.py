@@ -106,9 +106,8 @@ def test_best_progress_is_that_of_a_batch_of_true_credit():
     star, prompt = g.mean((0, 1)), np.repeat(np.arange(4), 2)
     # a prompt with two draws of its responses
     pairs = [(x, i, j) for x in range(4) for i in range(2) for j in range(2)]
-    size = np.mean(
-        [np.sum(((g[a, i] + g[a, j] + g[b, k] + g[b, m]) / 4) ** 2) for a, i, j in pairs for b, k, m in pairs]
-    )
+    of_prompt = [g[x, i] + g[x, j] for x, i, j in pairs]
+    size = np.mean([np.sum(((one + other) / 4) ** 2) for one in of_prompt for other in of_prompt])
     flat = g.reshape(8, -1)
     products = flat @ flat.T
     # two draws of a prompt's responses may be the same one: E|∇V(x)|² has both kinds of pairs
@@ -120,9 +119,8 @@ def test_best_progress_is_that_of_a_batch_of_true_credit():
     assert np.isnan(best_estimate(-pp, products, **rows).value)
     with_interval = best_estimate(pp, products, **rows)
     left = [[k for k in range(8) if prompt[k] != x] for x in range(4)]
-    each = [
-        best_progress(pp, products[np.ix_(k, k)], **rows | {x: rows[x][k] for x in ("prompt", "signal")}) for k in left
-    ]
+    parts = [(products[np.ix_(k, k)], {"prompt": prompt[k], "signal": rows["signal"][k]}) for k in left]
+    each = [best_progress(pp, part, **rows | own) for part, own in parts]
     value, error = star @ star / size, 3.1824 * np.std(each, ddof=1) * 3 / 4**0.5  # t with 3 degrees of freedom
     assert with_interval[:2] == pytest.approx([x := value + 3 * (value - np.mean(each)), x - error], rel=1e-4)
     noisy = best_estimate(pp + np.diag(range(5)) + np.outer(range(5), range(5)), products, **rows)
@@ -170,9 +168,8 @@ def test_a_budget_measures_the_tokens_of_highest_entropy_and_some_of_the_others(
     others = np.sum(chosen < 1)  # a binomial: within four standard deviations
     assert abs(np.sum(chosen == rate) - rate * others) < 4 * (rate * others) ** 0.5
     assert np.sum(chosen == 1) == pytest.approx(rate * others, rel=0.01)
-    cost = 8 * sum(
-        m.length - t for m in rows for t in set(np.flatnonzero(m.chosen)) | set(np.flatnonzero(m.chosen) + 1)
-    )
+    places = [(m.length, set(np.flatnonzero(m.chosen)) | set(np.flatnonzero(m.chosen) + 1)) for m in rows]
+    cost = 8 * sum(length - t for length, of in places for t in of)
     assert 0.7e6 < cost < 1.05e6
     assert all(set(range(2, 200, 2)) < set(m.states) for m in rows)  # where lines begin
 
@@ -278,20 +275,17 @@ def test_a_run_is_audited_with_its_responses(tmp_path, capsys):
     tokens = pd.read_parquet(tmp_path / "run" / "audit" / "tokens.parquet")
     texts = {"".join(response["tokens"]) for response in logged.responses}
     assert {"".join(own) for _, own in tokens.groupby("response")["tokens"]} <= texts
-    record = json.loads((tmp_path / "run" / "credit_run.json").read_text())
-    task = record["task"]
-    for damage in (
-        {"decontaminate": ["all", "--credit", "evil.py:f"]},
-        {"credit": "evil.py:f", "trust_remote_code": True},
+    file = tmp_path / "run" / "credit_run.json"
+    record = json.loads(file.read_text())
+    task = record["task"] | {"credit": "evil.py:f", "trust_remote_code": True}  # no flag of the data
+    file.write_text(json.dumps(record | {"task": task}))
+    assert not {"--credit", "--trust_remote_code"} & set(_settings(Namespace(run=run, trust_run=False)))
+    for damage, message in (
+        ({"decontaminate": ["all", "--credit", "evil.py:f"]}, "a value of it is a flag"),
+        ({"reward": ["evil.py:reward"]}, "functions that a folder names are not run"),
     ):
-        (tmp_path / "run" / "credit_run.json").write_text(json.dumps(record | {"task": task | damage}))
-        if "credit" in damage:  # no flag of the data
-            assert not {"--credit", "--trust_remote_code"} & set(_settings(Namespace(run=run, trust_run=False)))
-        else:
-            assert "a value of it is a flag" in error_of(main, ["audit", run], capsys)
-    record["task"]["reward"] = ["evil.py:reward"]
-    (tmp_path / "run" / "credit_run.json").write_text(json.dumps(record))
-    assert "functions that a folder names are not run" in error_of(main, ["audit", run], capsys)
+        file.write_text(json.dumps(record | {"task": record["task"] | damage}))
+        assert message in error_of(main, ["audit", run], capsys)
 
 
 def test_a_model_is_audited_in_python_with_a_budget(tmp_path):

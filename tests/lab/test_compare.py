@@ -148,10 +148,8 @@ def test_each_value_is_trained_on_the_tuning_seeds_and_the_best_on_the_others(tm
     assert [run.name for run in tuning[:6]] == cells
     assert len(tuning) == 12 and {run.phase for run in tuning} == {"tuning"} and tuning[0].value == 2e-5
     verdict = grid.verdict_runs({"GRPO": "1e-4", "S-trace": "2e-5"})
-    assert [(run.entry.label, run.value, run.seed) for run in verdict] == [
-        *(("GRPO", 1e-4, seed) for seed in (0, 1)),
-        *(("S-trace", 2e-5, seed) for seed in (0, 1)),
-    ]
+    best = [(label, value, seed) for label, value in (("GRPO", 1e-4), ("S-trace", 2e-5)) for seed in (0, 1)]
+    assert [(run.entry.label, run.value, run.seed) for run in verdict] == best
     assert flags_of(verdict[0].words)["--learning_rate"] == "1e-4"
 
 
@@ -252,10 +250,8 @@ def test_an_interrupted_grid_resumes(call, tmp_path, monkeypatch):
     assert re.search(r"^s_trace/seed-0: (running from step [24]|finished before)$", out, re.MULTILINE)
     assert "grpo/seed-0: finished before" in out and (first / "model.safetensors").stat().st_mtime_ns == weights
     numbers = json.loads((tmp_path / "results.json").read_text())
-    assert [(run["label"], run["totals"]["steps"], run["phase"]) for run in numbers["runs"]] == [
-        ("GRPO", 4, "verdict"),
-        ("S-trace", 4, "verdict"),
-    ]
+    runs = [(run["label"], run["totals"]["steps"], run["phase"]) for run in numbers["runs"]]
+    assert runs == [("GRPO", 4, "verdict"), ("S-trace", 4, "verdict")]
     (row,) = compare_results(numbers, "area")
     assert row.label == "S-trace" and row.n == 1 and row.paired
 

@@ -59,9 +59,8 @@ def test_seeds_are_paired_where_they_match():
     assert not other.paired and other.n == 3 and other.flip_p is None
     assert (other.p, other.low, other.high) == pytest.approx((there.pvalue, interval.low, interval.high))
     assert not one.paired and one.n == 2  # one seed in common is no pair to test
-    assert any(
-        note.startswith("other and one: the seeds differ") for note in notes(Results(results_of(scores, seeds=seeds)))
-    )
+    lines = notes(Results(results_of(scores, seeds=seeds)))
+    assert any(line.startswith("other and one: the seeds differ") for line in lines)
 
 
 def test_the_baselines_gradient_is_not_in_the_family():
@@ -91,9 +90,8 @@ def test_the_answer_has_two_sentences():
     scores = {"GRPO": base, "good": [1.0, 1.1, 1.2], "bad": [-1.0, -1.1, -0.9], "equal": equal}
     first, second = answer(Results(results_of(scores)))
     assert first.startswith("good (+1.083 [0.8") and "; bad (−1.017 [−1." in first
-    assert first.endswith(
-        "is below GRPO (3 paired seeds, mean reward over the run, 95 % intervals, Holm's correction for 3 comparisons)."
-    )
+    how = "3 paired seeds, mean reward over the run, 95 % intervals, Holm's correction for 3 comparisons"
+    assert first.endswith(f"is below GRPO ({how}).")
     assert second.startswith("A difference is not shown for equal (+0.000 [−")
     first, _ = answer(Results(results_of({"GRPO": base, "equal": equal})))
     assert first.startswith("No difference from GRPO is shown (3 paired seeds")

@@ -55,11 +55,9 @@ def test_a_custom_reward_judges_a_custom_file(call):
     assert call("--rescore", "--trust_run")[0] == 0 and score() == 0.0  # by the present file
 
 
-@pytest.mark.parametrize(
-    ("reward", "words"), [("half", "gave 0.5"), ("ids", "'completion_ids'"), ("column", "'length'")]
-)
-def test_an_unusable_reward_is_refused_in_one_line(call, reward, words):
-    code, _, error = call("--reward", f"mine.py:{reward}", "--sets", "mine.jsonl")
+@pytest.mark.parametrize(("name", "words"), [("half", "gave 0.5"), ("ids", "'completion_ids'"), ("column", "'length'")])
+def test_an_unusable_reward_is_refused_in_one_line(call, name, words):
+    code, _, error = call("--reward", f"mine.py:{name}", "--sets", "mine.jsonl")
     assert code == 2 and words in error.strip().splitlines()[-1] and "Nothing was trained" not in error
     assert not Path("out/evaluation.md").exists()
 

@@ -121,8 +121,7 @@ def test_the_command(hub, folder, monkeypatch, command_said):
     assert code == 1 and retry.endswith("--with_rollouts")
     hub.mend()
     code, out, _ = command_said(*shlex.split(retry))
-    assert code == 0 and [line.partition("/commit/")[0] for line in out.splitlines()] == [
-        f"pushed  {hub.url}/{repo}" for repo in REPOS
-    ]
+    pushed = [line.partition("/commit/")[0] for line in out.splitlines()]
+    assert code == 0 and pushed == [f"pushed  {hub.url}/{repo}" for repo in REPOS]
     page = hub.repos[REPOS[2]].branches["main"]["index.html"].decode()
     assert "<title>run · credit per token</title>" in page and str(folder.parent) not in page

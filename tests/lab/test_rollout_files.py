@@ -141,9 +141,8 @@ def written(path: Path, content: list[dict]) -> Path:
 
 
 def test_rows_with_credit_on_the_page(tmp_path, command_said):
-    path = written(
-        tmp_path / "mine.jsonl", rows(credit=[0.5, None], prompt=[{"role": "system", "content": "Be short."}])
-    )
+    prompt = [{"role": "system", "content": "Be short."}]
+    path = written(tmp_path / "mine.jsonl", rows(credit=[0.5, None], prompt=prompt))
     code, out, _ = command_said("view", path)
     assert code == 0 and "mine.html" in out
     assert "system: Be short." in (tmp_path / "mine.html").read_text()
@@ -182,8 +181,7 @@ def test_rows_with_a_header_and_groups(tmp_path):
     content = rows(advantages=[0.5, None], entropy=[0.1, None], loss_mask=[1, 0], turn_ids=[0, -1])
     content = [row | {"group": name} for row in content for name in ("a", 2, None)]
     shard = read_file(written(tmp_path / "mine.jsonl", [{"header": facts}, *content]))
-    assert [(response["group"], response["index"]) for response in shard.responses] == [
-        (0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1),
-    ]  # fmt: skip
+    places = [(response["group"], response["index"]) for response in shard.responses]
+    assert places == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
     note = "Credit is the advantage of each token: the file holds no credit. Of my trainer."
     assert shard.header == facts | {"run": "mine.jsonl", "note": note}

@@ -199,9 +199,8 @@ def test_the_command_writes_a_page_of_all_steps_or_of_one(run, capsys):
     assert [shard["header"]["step"] for shard in Page(page.read_text("utf-8")).data["shards"]] == [10, 20]
     content = page.read_text("utf-8")
     page.unlink()
-    assert (
-        main(["view", str(page.parent)]) == 0 and page.read_text("utf-8") == content
-    )  # the folder of the shards will do
+    # the folder of the shards will do
+    assert main(["view", str(page.parent)]) == 0 and page.read_text("utf-8") == content
     out = run / "one.html"
     assert main(["view", str(run), "--step", "10", "--response", "1/2", "--output", str(out)]) == 0
     data = Page(out.read_text("utf-8")).data

@@ -103,9 +103,8 @@ def test_unassigned_is_not_zero_and_neither_is_outside_the_loss(show):
         "[s.backgroundImage, s.textDecorationLine, s.fontStyle, s.backgroundColor].join())"
     )
     assert len(set(looks)) == 4
-    assert page.evaluate("texts[0].spans.map(e => e.className)") == [
-        "token zero", "token unassigned", "token outside", "token p6",
-    ]  # fmt: skip
+    names = [f"token {name}" for name in ("zero", "unassigned", "outside", "p6")]
+    assert page.evaluate("texts[0].spans.map(e => e.className)") == names
     page.evaluate("go({ metric: 'entropy' })")  # which an unassigned token has
     assert page.evaluate("texts[0].spans.map(e => e.classList[1][0])")[:2] == ["s", "s"]
     page.evaluate("go({ token: 1 })")

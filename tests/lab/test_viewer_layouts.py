@@ -64,9 +64,8 @@ def test_every_colouring_there_is_can_be_chosen(show):
     for metric in metrics:
         page.select("metric", metric)
         assert page.texts("#legend b") == [page.evaluate(f"METRICS.{metric}.label")]
-        assert page.evaluate(
-            "ROWS.some(row => [...Array(row.length).keys()].some(i => /^[pns]\\d/.test(classOf(row, i, view.metric))))"
-        ), metric
+        is_coloured = "[...Array(row.length).keys()].some(i => /^[pns]\\d/.test(classOf(row, i, view.metric)))"
+        assert page.evaluate(f"ROWS.some(row => {is_coloured})"), metric
     mass = page.evaluate("[...valuesOf(ROWS[0], 'trace')]")
     expected, m = [], 0.0
     for z in s_trace().responses[0]["selected"]:
@@ -79,9 +78,8 @@ def test_the_address_and_the_start_say_what_is_shown(show):
     page = show([s_trace(10), s_trace(20)], start={"step": 20, "group": 1, "index": 2})
     assert page.view("step", "group", "index") == [20, 1, 2]
     page = show([s_trace(10), s_trace(20)], fragment="step=20&group=1&index=3&token=5&metric=entropy&layout=group")
-    assert page.view("step", "group", "index", "token", "metric", "layout") == [
-        20, 1, 3, 5, "entropy", "group",
-    ]  # fmt: skip
+    shown = page.view("step", "group", "index", "token", "metric", "layout")
+    assert shown == [20, 1, 3, 5, "entropy", "group"]
     page.evaluate("go({ index: 1 })")
     assert "index=1" in page.evaluate("location.hash")
     page = show([s_trace(10)], fragment="step=99&group=-1&index=x&token=99999&metric=__proto__&layout=<b>")

@@ -201,10 +201,8 @@ def test_the_number_of_processes_does_not_matter(tmp_path):
     two = results(run(*TORCHRUN, "run_batch_statistics.py", tmp_path))
     assert len(two) == 2
     for name, chosen in one["chosen"].items():
-        assert (
-            len(chosen) == (8 if name == "fields" else 17)
-            and [*two[0]["chosen"][name], *two[1]["chosen"][name]] == chosen
-        ), name
+        assert len(chosen) == (8 if name == "fields" else 17)
+        assert [*two[0]["chosen"][name], *two[1]["chosen"][name]] == chosen, name
 
 
 # check_credit

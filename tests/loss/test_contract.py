@@ -31,9 +31,8 @@ def test_default_knobs_are_trl_to_the_last_bit(make_trainer, toy_loss, loss_type
 def test_the_inputs_of_trl_stay_unchanged_and_an_evaluation_has_the_same_value(make_trainer, toy_loss, algo):
     trainer = make_trainer(credit=custom("later_is_less")) if algo == "custom" else make_trainer(algo)
     t = toy()
-    inputs = toy_inputs(
-        t["mask"], advantages=t["advantages"], ref_per_token_logps=t["ref"], old_per_token_logps=t["old"]
-    )
+    logps = {"ref_per_token_logps": t["ref"], "old_per_token_logps": t["old"]}
+    inputs = toy_inputs(t["mask"], advantages=t["advantages"], **logps)
     before = copy.deepcopy(inputs)
     loss = toy_loss(trainer, inputs, logps=t["logps"], entropies=t["entropies"])
     assert inputs.keys() == before.keys()

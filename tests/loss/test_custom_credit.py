@@ -131,9 +131,8 @@ def test_an_object_keeps_its_state_and_is_on_the_card(make_trainer, trained):
 
 def test_turns_are_those_before_the_mask(make_trainer, toy_loss):
     seen = []
-    trainer = make_trainer(
-        credit=spy(seen), token_mask="probability", probability_threshold=0.4, released_code=["spo_normalizer"]
-    )
+    mask = {"token_mask": "probability", "probability_threshold": 0.4, "released_code": ["spo_normalizer"]}
+    trainer = make_trainer(credit=spy(seen), **mask)
     t = toy()
     run(trainer, toy_loss, t)
     second = torch.zeros_like(t["mask"])

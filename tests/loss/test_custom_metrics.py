@@ -62,10 +62,7 @@ def watched(metrics):
         (lambda tokens, call: tokens.logp_t, "returned Tensor: return a dict of tensors"),
         (lambda tokens, call: {f"x_{call}": tokens.logp_t}, "returned .*x_1.*: .*the same names in every call"),
         # also where this run does not log it: GRPO has no trace, and the step is no logged one
-        (
-            lambda tokens, call: {"effective_horizon": tokens.logp_t},
-            "a metric 'effective_horizon', as we have: rename it",
-        ),
+        (lambda tokens, call: {"effective_horizon": tokens.logp_t}, "a metric 'effective_horizon', as we have: rename"),
     ],
     ids=["shape", "number", "no dict", "other names", "ours"],
 )

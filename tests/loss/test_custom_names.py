@@ -41,11 +41,8 @@ def notebook_function():
 
 @pytest.mark.parametrize("kind", ["lambda", "notebook", "file"])
 def test_saving_and_resuming_with_a_function(make_trainer, trained, tmp_path, kind):
-    function = {
-        "lambda": lambda config, tokens: assign_credit(config, tokens),
-        "notebook": notebook_function(),
-        "file": custom("later_is_less"),
-    }[kind]
+    made = {"lambda": lambda config, tokens: assign_credit(config, tokens), "notebook": notebook_function()}
+    function = made.get(kind, custom("later_is_less"))
     settings = {"save_strategy": "steps", "save_steps": 2, "lr_scheduler_type": "constant", "credit": function}
     reference = make_trainer(max_steps=4, output_dir=str(tmp_path / "reference"), **settings)
     assert isinstance(reference.args.credit, str)

@@ -55,11 +55,7 @@ WEIGHT, LOSS = "half_decay", "weighted_kl"
     [
         (WEIGHT, {"loss_type": "cispo"}, "Set loss_type to 'dapo'"),
         (LOSS, {"loss_type": "sapo"}, "Set loss_type to 'dapo'"),
-        (
-            WEIGHT,
-            {"loss_type": "grpo", "beta": 0.1, "use_bias_correction_kl": True},
-            "Set use_bias_correction_kl to False",
-        ),
+        (WEIGHT, {"beta": 0.1, "use_bias_correction_kl": True}, "Set use_bias_correction_kl to False"),
         (LOSS, {"loss_type": "grpo", "beta": 0.1}, "Set use_bias_correction_kl to False"),
         (WEIGHT, {"loss_type": "grpo", "importance": "sequence"}, "Set importance to 'token'"),
         (LOSS, {"clip_form": "ratio"}, "Set clip_form to 'surrogate'"),

@@ -10,10 +10,10 @@ import trl_credit
 from trl_credit.loss.batch_metrics import group_statistics, response_hashes
 
 
-def quarters_of(trainer, name="abs_advantage/quarter"):
-    """The last value of the metric of each quarter, NaN where it has no token."""
+def quarters_of(trainer):
+    """The last |A| of each quarter, NaN where it has no token."""
     metrics = trainer._metrics["train" if trainer.model.training else "eval"]
-    return [metrics[f"credit/{name}_{q}"][-1] for q in (1, 2, 3, 4)]
+    return [metrics[f"credit/abs_advantage/quarter_{q}"][-1] for q in (1, 2, 3, 4)]
 
 
 @pytest.mark.parametrize("normalizer", [None, "paper", "code"])
@@ -43,7 +43,7 @@ def test_the_size_of_an_advantage_is_that_before_any_normaliser(make_trainer, to
         {"rollouts": "chain", "policy_loss": "policy_iteration", "beta": 0.1, "loss_type": "dapo"},
         {"loss_weight": "trace_past", "trace_lambda": 0.9},
     ],
-    ids=["policy iteration", "loss weight"],
+    ids=str,
 )
 def test_neither_a_loss_nor_its_weight_is_part_of_the_advantage(make_trainer, toy_loss, knobs):
     trainer = make_trainer("base", **knobs)

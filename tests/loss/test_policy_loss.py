@@ -82,14 +82,10 @@ def test_the_loss_weight_times_confidence(make_trainer, toy_loss, direction, sty
     check_loss(run(trainer, toy_loss, t), expected, t["logps"], rtol=1e-12, atol=1e-14)
 
 
-def gradient(make_trainer, toy_loss, **knobs):
-    return run(make_trainer("base", loss_type="dr_grpo", **knobs), toy_loss, toy())[1]
-
-
 def test_a_floor_acts_from_its_value_on(make_trainer, toy_loss):
     t = toy()
     for floor in (-0.5, 0.0, 0.9, 2.0):
-        result = gradient(make_trainer, toy_loss, advantage_floor=floor)
+        result = run(make_trainer("base", loss_type="dr_grpo", advantage_floor=floor), toy_loss, toy())[1]
         t["advantages"] = toy()["advantages"].clamp(min=floor)
         expected = run(make_trainer("base", loss_type="dr_grpo"), toy_loss, t)[1]
         torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-14)

@@ -52,9 +52,8 @@ def _sums_over_rows(case: Case, config: CreditConfig) -> bool:
 
 def _halved(case: Case) -> Case:
     """Half as many rows in a pass, and twice as many passes in an update and in a generation batch."""
-    return case.with_settings(
-        **{name: int(case.settings[name] * k) for name, k in zip(SHAPE, (0.5, 2, 2), strict=True)}
-    )
+    factors = dict(zip(SHAPE, (0.5, 2, 2), strict=True))
+    return case.with_settings(**{name: int(case.settings[name] * k) for name, k in factors.items()})
 
 
 def _takes_any_order(case: Case, config: CreditConfig) -> bool:

@@ -8,16 +8,8 @@ from byte_tokenizers import byte_tokenizer
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from trl_credit.observe.schema import (
-    MAX_ANSWER,
-    Shard,
-    gold_answer,
-    read_shard,
-    remove_after,
-    shard_path,
-    steps,
-    write_shard,
-)
+from trl_credit.observe import schema
+from trl_credit.observe.schema import Shard, gold_answer, read_shard, remove_after, shard_path, steps, write_shard
 from trl_credit.observe.token_texts import TokenTexts
 
 
@@ -50,7 +42,7 @@ def test_what_is_written_is_read(tmp_path):
 def test_the_gold_answer_of_a_row_is_its_text():
     rows = [{"answer": " 15\n"}, {"answer": "", "solution": "so 15"}, {"answer": 0}, {"answer": ["1", 2]}, {"a": 1}]
     assert [gold_answer(row) for row in rows] == ["15", "so 15", "0", "1, 2", None]
-    assert gold_answer({"answer": "x" * 9999}) == "x" * (MAX_ANSWER - 2) + " …"
+    assert gold_answer({"answer": "x" * 9999}) == "x" * (schema.MAX_ANSWER - 2) + " …"
 
 
 def test_steps_and_what_comes_after_one(tmp_path):

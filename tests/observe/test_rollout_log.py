@@ -36,10 +36,8 @@ def jacobian(args, row):
 
 def closed_form(args, row):
     """Σ_t exp(W_t) A_t M_t [not clipped] ∂W_t/∂ℓ_k."""
-    a, w, kept, clipped = (
-        torch.tensor(row[name], dtype=torch.float64)
-        for name in ("advantages", "log_weight", "policy_mask", "is_clipped")
-    )
+    names = ("advantages", "log_weight", "policy_mask", "is_clipped")
+    a, w, kept, clipped = (torch.tensor(row[name], dtype=torch.float64) for name in names)
     return (w.exp() * a * kept * (1 - clipped)) @ jacobian(args, row)
 
 
@@ -59,20 +57,15 @@ OFF_POLICY |= {"steps_per_generation": 4, "num_iterations": 2}
 
 
 CORRECTED = {"beta": 0.5, "use_bias_correction_kl": True}
-MOSTLY = dict.fromkeys(
-    "clip_cov dapo dr_grpo grpo gspo gspo_token opd opo p_trace rlsd vine_ppo".split(), pytest.mark.slow
-)
+MOSTLY = "clip_cov dapo dr_grpo grpo gspo gspo_token opd opo p_trace rlsd vine_ppo".split()  # slow
+OF_THE_KNOBS = sorted(trl_credit.ALGORITHMS.keys() - {"kl_cov", "sdpo"})  # whose loss is not their own
 HOOKED = {"gradient_checkpointing": True, "max_grad_norm": 1e-3}  # which must not run a hook twice
 
 
 @pytest.mark.parametrize(
     ("algo", "settings"),
     [
-        # without those whose loss is their own
-        *(
-            pytest.param(algo, {}, marks=MOSTLY.get(algo, ()))
-            for algo in sorted(trl_credit.ALGORITHMS.keys() - {"kl_cov", "sdpo"})
-        ),
+        *(pytest.param(algo, {}, marks=[pytest.mark.slow] * (algo in MOSTLY)) for algo in OF_THE_KNOBS),
         *((algo, CORRECTED) for algo in ("base", "gspo", "gspo_token")),
         ("s_trace", HOOKED),
     ],

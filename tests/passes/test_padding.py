@@ -2,23 +2,11 @@
 
 from functools import partial
 
+import passes_helpers
 import pytest
 import torch
 import trl
-from passes_helpers import (
-    CASES,
-    MASKED,
-    SIZES,
-    TREE,
-    Plain,
-    Watch,
-    check_equal,
-    compared,
-    model_of,
-    trained,
-    with_slow,
-    with_tokenizer,
-)
+from passes_helpers import CASES, SIZES, Plain, Watch, check_equal, compared, model_of, trained, with_slow
 from peft import LoraConfig
 from tiny_models import tiny_qwen3_moe
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config
@@ -45,10 +33,10 @@ def run(make_trainer, tmp_path):
     return train
 
 
-ROWS = {**TREE, "rollouts": "tree", "loss_type": "dapo"}
+ROWS = {**passes_helpers.TREE, "rollouts": "tree", "loss_type": "dapo"}
 OWN_CASES = CASES | {
     "vespo": ("base", {"loss_type": "vespo"}),
-    "mask of the code": ("base", {**MASKED, "loss_type": "grpo", "released_code": ["spo_normalizer"]}),
+    "mask of the code": ("base", {**passes_helpers.MASKED, "loss_type": "grpo", "released_code": ["spo_normalizer"]}),
     "prompts": ("base", {"loss_type": "dapo", "prompt_average": True, "beta": 0.1}),
     "whitened batch": ("base", {"whiten_advantages": "batch"}),
     "packed": ("base", {**ROWS, "tree_rows": "packed", "beta": 0.1}),
@@ -114,11 +102,11 @@ def scaled_by_length(path):
     """A model whose positions depend on the length of a batch."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     model.config.rope_parameters = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}
-    return with_tokenizer(type(model)(model.config), path)
+    return passes_helpers.with_tokenizer(type(model)(model.config), path)
 
 
 MODELS = {
-    "experts": lambda path: with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(path)), path),
+    "experts": lambda path: passes_helpers.with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(path)), path),
     "absolute": lambda path: model_of(ABSOLUTE, path, torch.float32),
     "scaled": scaled_by_length,
 }

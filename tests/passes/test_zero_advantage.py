@@ -40,9 +40,8 @@ def run(make_trainer, tmp_path):
             settings = {"length_sort": "off", "skip_zero_advantage": skip, **settings}
         trainer = make_trainer(algo, reward_funcs=reward or Reward(), output_dir=folder, **{**SIZES, **settings})
         if momentum:
-            trainer.optimizer = torch.optim.SGD(
-                trainer.model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1, nesterov=True
-            )
+            sgd = {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.1, "nesterov": True}
+            trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), **sgd)
         watch = Watch(trainer)
         trainer.train()
         return trainer, watch

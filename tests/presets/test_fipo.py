@@ -25,12 +25,7 @@ def closed_form(t, *, factor_t, beta):
 @pytest.mark.parametrize("beta", [0.0, 0.3])
 @pytest.mark.parametrize(
     "knobs",
-    [
-        {},
-        {"future_clip": [0.8, 1.2], "future_half_life": 2.0},
-        {"future_ratio_max": 1.1},
-        {"future_safety_ratio": 1.05},
-    ],
+    [{}, {"future_clip": [0.8, 1.2], "future_half_life": 2}, {"future_ratio_max": 1.1}, {"future_safety_ratio": 1.05}],
     ids=str,
 )
 def test_loss_and_gradient_in_closed_form(make_trainer, toy_loss, knobs, beta):

@@ -197,9 +197,8 @@ def test_custom_functions_in_the_recipe(tmp_path):
         return function_comments(args) + to_yaml(recipe_of(args, (), Public()))
 
     text = recipe()
-    assert re.fullmatch(
-        r"one_step of mine\.py, SHA-256 [0-9a-f]{64}: “The <b>whole</b> text.”", shown(args)["step_splitter"]
-    )
+    named = r"one_step of mine\.py, SHA-256 [0-9a-f]{64}: “The <b>whole</b> text.”"
+    assert re.fullmatch(named, shown(args)["step_splitter"])
     comments = [line for line in text.splitlines() if line.startswith("#")]
     assert [re.sub("[0-9a-f]{64}", "…", line) for line in comments] == [
         "# selector: same_selector of mine.py, SHA-256 …",

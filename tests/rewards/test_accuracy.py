@@ -137,10 +137,8 @@ def test_every_gold_of_the_data_sets_equals_itself_and_not_its_neighbour(data_fo
         assert [gold for gold, score in zip(golds, scores, strict=True) if score != 1.0] == []
         # some 300 of a set, since each is parsed; seen by eye: no neighbours are equal
         some = range(0, len(golds), max(1, len(golds) // 300))
-        before = [i - 1 for i in some]
-        scores = accuracy_reward(
-            [boxed[i] for i in some], [golds[i] for i in before], prompts=[problems[i] for i in before]
-        )
+        before = [(golds[i - 1], problems[i - 1]) for i in some]
+        scores = accuracy_reward([boxed[i] for i in some], [g for g, _ in before], prompts=[p for _, p in before])
         assert [(golds[i], golds[i - 1]) for i, score in zip(some, scores, strict=True) if score != 0.0] == []
 
 

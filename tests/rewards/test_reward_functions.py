@@ -3,13 +3,8 @@
 import pytest
 import trl
 
-from trl_credit.rewards import (
-    accuracy_reward,
-    format_reward,
-    knights_and_knaves_reward,
-    resolve_reward,
-    soft_overlong_punishment,
-)
+from trl_credit.rewards import accuracy_reward, format_reward, resolve_reward, soft_overlong_punishment
+from trl_credit.rewards.puzzles import knights_and_knaves_reward
 
 
 @pytest.mark.parametrize(

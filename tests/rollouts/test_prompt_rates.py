@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+from functools import partial
 
 import pytest
 from prompt_helpers import by_difficulty, in_turn, prompt
@@ -29,9 +30,8 @@ def test_the_file_has_a_line_for_each_row_that_was_drawn_or_noted(tmp_path):
     assert {line["row"]: (line["rate"], line["groups"]) for line in lines} == expected
     assert [line["row"] for line in lines] == sorted(expected)
     assert lines[0].keys() == {"row", "prompt", "rate", "groups"}
-    assert {line["prompt"] for line in lines} == {
-        prompt_digest([{"content": f"é {n}", "role": "user"}]) for n in expected
-    }
+    digests = {prompt_digest([{"content": f"é {n}", "role": "user"}]) for n in expected}
+    assert {line["prompt"] for line in lines} == digests
     assert [path.name for path in (tmp_path / "made").iterdir()] == ["here.jsonl"]
 
 
@@ -53,11 +53,8 @@ def test_a_later_run_finds_rows_by_their_prompts(tmp_path, caplog):
     assert [again.draw(3) for _ in range(5)] == [same.draw(3) for _ in range(5)]
     # a rate of an earlier run has no group of this one
     by_difficulty(5, prompts.__getitem__, **knobs).write(tmp_path / "new.jsonl")
-    assert [(x.row, x.rate, x.sampled) for x in read_rates(tmp_path / "new.jsonl")] == [
-        (0, 1 / 3, False),
-        (2, 1.0, False),
-        (3, 1 / 3, False),
-    ]
+    rates = [(rate.row, rate.rate, rate.sampled) for rate in read_rates(tmp_path / "new.jsonl")]
+    assert rates == [(0, 1 / 3, False), (2, 1.0, False), (3, 1 / 3, False)]
 
 
 GOOD = {"row": 1, "prompt": prompt_digest(prompt(1)), "rate": 0.5, "groups": 1}
@@ -104,16 +101,16 @@ def step(order, number):
     return rows
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: in_turn(12, seed=3),
-        lambda: in_turn(12, shuffle_dataset=False),
-        lambda: by_difficulty(12, seed=3, retire_above=0.9),
-    ],
-    ids=["data", "data in order", "difficulty"],
-)
-def test_a_resumed_order_is_the_uninterrupted_one_from_every_point(make, tmp_path):
+ORDERS = [
+    (in_turn, {"seed": 3}),
+    (in_turn, {"shuffle_dataset": False}),
+    (by_difficulty, {"seed": 3, "retire_above": 0.9}),
+]
+
+
+@pytest.mark.parametrize(("order", "knobs"), ORDERS, ids=["data", "data in order", "difficulty"])
+def test_a_resumed_order_is_the_uninterrupted_one_from_every_point(order, knobs, tmp_path):
+    make = partial(order, 12, **knobs)
     whole, second = make(), make()  # two processes
     expected = [step(whole, number) for number in range(6)]
     assert [step(second, number) for number in range(6)] == expected

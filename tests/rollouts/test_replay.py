@@ -12,10 +12,7 @@ from trl_credit.rollouts import ReplayBuffer, Row
 
 
 def rows(question, n, start=0):
-    return [
-        Row(question, (1, 2), (start + i,), (0.5 * i,), (0,), accuracy=0.25, behavior_logps=(-0.5 * i,))
-        for i in range(n)
-    ]
+    return [Row(question, (1, 2), (start + i,), (0.5 * i,), (0,), 0.25, behavior_logps=(-0.5 * i,)) for i in range(n)]
 
 
 def ident(row):

@@ -1,20 +1,10 @@
 """Training with segments: other knobs, conversations, passes for π_old, replay, and what is refused."""
 
 import pytest
+import segment_helpers
 import torch
 from passes_helpers import model_of, scripted
-from segment_helpers import (
-    CHAIN,
-    TREE,
-    RecordingEngine,
-    batches,
-    counts_on,
-    engine_calls,
-    generation_batch,
-    plans,
-    steps_of,
-    with_engine,
-)
+from segment_helpers import CHAIN, TREE, batches, counts_on, generation_batch, plans, steps_of, with_engine
 from tiny_models import QWEN3
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -59,7 +49,9 @@ def test_packed_passes_give_what_plain_rows_have(make_trainer, tiny_model, kind,
 
 
 def test_new_rows_of_a_mixed_batch_are_computed_where_the_engines_are_not_kept(make_trainer):
-    trainer = with_engine(make_trainer(**{**REPLAY, "tree_segment_length": 1, "replay_cap": 2}), RecordingEngine())
+    trainer = with_engine(
+        make_trainer(**{**REPLAY, "tree_segment_length": 1, "replay_cap": 2}), segment_helpers.RecordingEngine()
+    )
     counts_on(trainer)
     planned = plans(trainer)
     first, mixed = generation_batch(trainer), generation_batch(trainer)
@@ -93,7 +85,7 @@ def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer, form):
 
 def test_a_batch_without_a_boundary_says_so(make_trainer, caplog):
     trainer = make_trainer(**CHAIN, token_mask="probability", probability_threshold=1e-9)
-    calls = engine_calls(trainer)
+    calls = segment_helpers.engine_calls(trainer)
     with caplog.at_level("WARNING"):
         output = generation_batch(trainer)
     assert "no boundary" in caplog.text and "probability_threshold" in caplog.text

@@ -5,19 +5,10 @@ import math
 import random
 
 import pytest
+import segment_helpers
 import torch
 from datasets import Dataset
-from segment_helpers import (
-    CHAIN,
-    TREE,
-    RecordingEngine,
-    counts_on,
-    engine_calls,
-    generation_batch,
-    plans,
-    steps_of,
-    with_engine,
-)
+from segment_helpers import CHAIN, TREE, RecordingEngine, counts_on, engine_calls, generation_batch, plans, with_engine
 from tiny_models import tiny_qwen3
 from warm_start import make_tokenizer
 
@@ -79,9 +70,8 @@ def test_values_converge_to_enumeration_at_the_monte_carlo_rate(enumerable, tmp_
         output = trainer._generate_and_score_completions(inputs)
         exact = exact_values(model, tokenizer, tokenizer(inputs[0]["prompt"])["input_ids"], length=3, temperature=0.8)
         states = {}
-        for ids, mask, advantages in zip(
-            output["completion_ids"], output["completion_mask"], output["advantages"], strict=True
-        ):
+        rows = (output[name] for name in ("completion_ids", "completion_mask", "advantages"))
+        for ids, mask, advantages in zip(*rows, strict=True):
             ids = ids[mask.bool()].tolist()
             final = spelling([tokenizer.decode(ids, skip_special_tokens=True)])[0]
             for b in range(len(ids)):  # from the end: V(s_b) = R − Σ_{k ≥ b} A_k
@@ -120,7 +110,7 @@ def test_equal_prefixes_share_their_rollouts(make_trainer):
     trainer.train()
     assert len(calls) == 2 * 2  # in each of two steps the responses, then all continuations
     assert calls[0][0] == 8 and calls[1] == (2 * 3, 8)  # two prompts with four responses each: one state per prompt
-    row = steps_of(trainer)[0]
+    row = segment_helpers.steps_of(trainer)[0]
     assert row["credit/rollouts_saved"] == (8 - 2) * 3 and row["credit/rollouts"] == 2 * 3
     assert 0 < row["credit/rollout_token_share"] < 1
 
@@ -156,11 +146,9 @@ def test_a_prefix_is_one_request_with_its_own_budget(make_trainer, mode, rows, b
     assert engine.max_completion_length == 8 and trainer.num_generations == 4  # as they were
 
 
-@pytest.mark.parametrize(
-    ("form", "mode"), [("nodes", "sequence_mask"), ("packed", "sequence_mask"), ("paths", "token_truncate")]
-)
-def test_engine_log_probabilities_travel_with_the_rows(make_trainer, tmp_path, form, mode):
-    engine = RecordingEngine(unknown_at=1)
+@pytest.mark.parametrize("form", ["nodes", "packed", "paths"])
+def test_engine_log_probabilities_travel_with_the_rows(make_trainer, tmp_path, form):
+    engine, mode = RecordingEngine(unknown_at=1), "token_truncate" if form == "paths" else "sequence_mask"
     settings = {**TREE, "tree_branching": [2, 2, 2], "tree_segment_length": 1, "replay_iterations": 3, "replay_cap": 1}
     # trees keep the product over a segment, also where weights are per turn
     settings |= {"importance": "turn_token" if form == "nodes" else "token", "tree_rows": form}
@@ -193,9 +181,8 @@ def test_engine_log_probabilities_travel_with_the_rows(make_trainer, tmp_path, f
 
 def test_a_response_cut_by_the_context_did_not_end(make_trainer):
     engine = RecordingEngine(answer=[3, 4, 5])
-    trainer = with_engine(
-        make_trainer(**CHAIN, segmentation="fixed_count", num_segments=1, truncated_value=-7.0), engine
-    )
+    one = {**CHAIN, "segmentation": "fixed_count", "num_segments": 1}
+    trainer = with_engine(make_trainer(**one, truncated_value=-7.0), engine)
     trainer.args.vllm_max_model_length = 4 + 3  # a prompt has four tokens
     assert [trainer.engine.remaining_budget(4, written) for written in (0, 2)] == [3, 1]
     output = generation_batch(trainer)

@@ -77,7 +77,7 @@ def test_responses_are_scored_in_parts(make_chain, size):
 def test_parts_are_as_many_as_the_largest_process_needs(make_chain):
     """A process with fewer states makes the calls of the others, with the sizes of the others."""
     engine = make_chain(
-        lambda completions, **kwargs: [float(len(x)) for x in completions], rollout_batch_size=18
+        lambda completions, **kwargs: [*map(float, map(len, completions))], rollout_batch_size=18
     ).engine
     sizes, score = [], engine.score_responses
 

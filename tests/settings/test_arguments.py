@@ -36,9 +36,8 @@ def test_own_keys_win_over_bases_and_later_files_over_earlier_ones(tmp_path):
     )
     files = [str(tmp_path / "sub" / "leaf.yaml"), str(tmp_path / "last.yaml")]
     assert read_settings(files)[0] == {"algo": "s_trace", "beta": 0.2, "learning_rate": 1e-6, "epsilon": 0.4}
-    script, _, args, _, config = parse_arguments(
-        ["--config", *files, "--epsilon", "0.25", "--output_dir", str(tmp_path / "out")]
-    )
+    flags = ["--epsilon", "0.25", "--output_dir", str(tmp_path / "out")]
+    script, _, args, _, config = parse_arguments(["--config", *files, *flags])
     assert (script.algo, args.beta, args.epsilon, config["epsilon"]) == ("s_trace", 0.2, 0.25, 0.4)
 
 
@@ -96,14 +95,12 @@ def test_the_settings_of_a_class_are_flags_and_lines_of_a_file(tmp_path):
     args = parse_arguments([*WORDS, "--strength", "0.7", "--cap", "2", "--signs", "2", "-2", "--grows", "true"]).args
     assert (args.strength, args.cap, args.signs, args.grows) == (0.7, 2.0, [2, -2], True)
     file = tmp_path / "a.yaml"
-    file.write_text(
-        f"algo: grpo\ncredit: {custom('GroupWords')}\nstrength: 1\ncap: null\nsigns: [2, -2]\ngrows: true\n"
-    )
+    own = "strength: 1\ncap: null\nsigns: [2, -2]\ngrows: true\n"
+    file.write_text(f"algo: grpo\ncredit: {custom('GroupWords')}\n{own}")
     args = parse_arguments(["--config", str(file), "--grows", "false", "--strength=0.2"]).args
     assert (args.strength, args.cap, args.signs, args.grows) == (0.2, None, [2, -2], False)
-    assert inactive_settings(["--config", str(file), "--gamma", "0.9"], lacks={"strength", "cap", "pair"}) == [
-        *("cap", "strength")
-    ]
+    inactive = inactive_settings(["--config", str(file), "--gamma", "0.9"], lacks={"strength", "cap", "pair"})
+    assert inactive == ["cap", "strength"]
 
 
 @pytest.mark.parametrize(

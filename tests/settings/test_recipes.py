@@ -183,9 +183,8 @@ def test_settings_are_those_of_the_paper(paper):
             settings["rows_per_batch"] = settings["prompts_per_batch"] * settings["num_generations"]
             for key, value in group["are"].items():
                 if key not in row.flags:  # what the row is about
-                    assert settings[key] == value, (
-                        f"{name(row)}: {key} is {settings[key]}, {group['where']} has {value}"
-                    )
+                    message = f"{name(row)}: {key} is {settings[key]}, {group['where']} has {value}"
+                    assert settings[key] == value, message
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name)

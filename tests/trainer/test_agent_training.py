@@ -24,9 +24,8 @@ SMALL = {"per_device_train_batch_size": 8, "num_generations": 4, "max_steps": 2,
 @pytest.mark.parametrize("groups", ["replace", "refill"])
 def test_refilled_groups_keep_the_rewards_of_their_own_call(make_agent, groups):
     """The pool is reset by the next call of the engine, so the rewards of a call are read before."""
-    trainer = make_agent(
-        algo=GRPO, returns="to_go", groups=groups, data=agent_dataset(64), difficulty_reward=["agent_reward"], **SMALL
-    )
+    settings = {**SMALL, "returns": "to_go", "groups": groups, "difficulty_reward": ["agent_reward"]}
+    trainer = make_agent(algo=GRPO, data=agent_dataset(64), **settings)
     seen = kept(trainer, "make_batch")
     trainer.train()
     assert len(seen) == 2
@@ -69,9 +68,8 @@ def test_a_resumed_run_is_the_uninterrupted_one(make_agent, tmp_path):
 
 
 def test_the_log_has_turns_tools_and_step_rewards(make_agent, command_said):
-    trainer = make_agent(
-        algo=GRPO, returns="to_go", data=agent_dataset(64), **SMALL | {"max_steps": 1, "log_credit": 1}
-    )
+    settings = {**SMALL, "returns": "to_go", "max_steps": 1, "log_credit": 1}
+    trainer = make_agent(algo=GRPO, data=agent_dataset(64), **settings)
     trainer.train()
     ((_, path),) = steps(trainer.args.output_dir)
     shard = read_shard(path)
@@ -99,10 +97,8 @@ BY_TURNS = {"segmentation": "turns", "rollouts_per_state": 2, "algo": CHAIN, "en
 def test_values_are_those_of_conversations_continued_from_each_turn(make_agent):
     """Scripted: row 0 calls wrongly and recovers nothing; row 1 calls rightly. Two continuations from each turn."""
     first, second, third = (right_call(letter, value) for letter, value in (("K", 3), ("B", 1), ("E", 2)))
-    texts = [
-        f"{letter}<call>calc op={c.op} x={c.x}</call><eos>"
-        for letter, c in zip("KBE", (first, second, third), strict=True)
-    ]
+    calls = zip("KBE", (first, second, third), strict=True)
+    texts = [f"{letter}<call>calc op={call.op} x={call.x}</call><eos>" for letter, call in calls]
     answer = right_answer("KBE3") + "<eos>"
     assert (first, second, third) == (("-", 2), ("+", 1), ("-", 1)) and answer == "1<eos>"
     script = [
@@ -125,10 +121,8 @@ def test_values_are_those_of_conversations_continued_from_each_turn(make_agent):
     assert state_values == [[0.5, 1.0], [0.5, 0.5]]
     for i, row in enumerate(generation.batch.turn_ids):
         assert generation.advantages[i][row == 0].unique().tolist() == [state_values[i][1] - state_values[i][0]]
-        assert (
-            generation.advantages[i][row == 1].unique().tolist() == [1.0 - state_values[i][1]]
-            or state_values[i][1] == 1.0
-        )
+        last = generation.advantages[i][row == 1].unique().tolist()
+        assert last == [1.0 - state_values[i][1]] or state_values[i][1] == 1.0
         assert not generation.advantages[i][row < 0].any()
 
 

@@ -29,10 +29,8 @@ def value_of(text: str, k: int) -> float:
 
 def per_character(completions, **kwargs):
     """A step after every second character, and one at the end."""
-    return [
-        [(end, value_of(text, k)) for k, end in enumerate(sorted({*range(2, len(text), 2), len(text)} - {0}))]
-        for text in completions
-    ]
+    ends = [sorted({*range(2, len(text), 2), len(text)} - {0}) for text in completions]
+    return [[(end, value_of(x, k)) for k, end in enumerate(of)] for x, of in zip(completions, ends, strict=True)]
 
 
 def batches_of(trainer):
@@ -102,10 +100,8 @@ def test_differences_of_scores(make_trainer):
 
 def turn_values(prompts, completions, completion_ids, **kwargs):
     """A value per turn: 1 and 10 times a number that differs; responses of one turn have one."""
-    turns = [2 if i % 2 == 0 else 1 for i in range(len(completions))]
-    return [
-        StepRewards(range(1, n + 1), [(i + 1) * 10.0**k for k in range(n)], unit="turn") for i, n in enumerate(turns)
-    ]
+    values = [[i + 1.0, 10.0 * (i + 1)][: 2 - i % 2] for i in range(len(completions))]
+    return [StepRewards(range(1, len(of) + 1), of, unit="turn") for of in values]
 
 
 def test_turns_and_tools(make_trainer):
@@ -145,9 +141,8 @@ def test_a_value_per_token_leaves_tools_out(make_trainer):
     rewards = torch.tensor([[x + i for x in row] for i, row in enumerate(values)], dtype=torch.float64)
     steps = torch.full((8,), 4)
     wanted = to_go_advantages(returns_to_go(rewards, gamma=0.5, steps=steps), num_generations=4, steps=steps)
-    assert batch.advantages[0, :6].tolist() == pytest.approx(
-        [*wanted[0, :2].tolist(), 0, 0, *wanted[0, 2:].tolist()], abs=1e-4
-    )
+    first = wanted[0].tolist()
+    assert batch.advantages[0, :6].tolist() == pytest.approx([*first[:2], 0, 0, *first[2:]], abs=1e-4)
     assert batch.advantages[1, :4].tolist() == pytest.approx(wanted[1].tolist(), abs=1e-4)
 
 
@@ -191,11 +186,8 @@ def at_different_places(prompts, completions, **kwargs):
 
 
 def long_enough(prompts, trainer):
-    return {
-        "prompt_ids": [[3, 4]] * len(prompts),
-        "completion_ids": [[5 + i % 7, 6, 7, 1] for i in range(len(prompts))],
-        "logprobs": None,
-    }
+    ids = [[5 + i % 7, 6, 7, 1] for i in range(len(prompts))]
+    return {"prompt_ids": [[3, 4]] * len(prompts), "completion_ids": ids, "logprobs": None}
 
 
 @pytest.mark.parametrize("groups", ["keep", "replace", "refill"])

@@ -48,9 +48,8 @@ def check_rows(batch, teacher_t, model, prompts, **options):
 @pytest.mark.parametrize("shared_prefix", ["off", "on"])
 def test_a_teacher_in_a_context_scores_each_row_as_one_plain_pass(make_trainer, shared_prefix):
     """Prompts of several lengths, columns of the rows, and a row that lacks one."""
-    rows = [
-        {"prompt": p, "answer": a} for p, a in (("1+2=", "3"), ("10+20=", None), ("7=", "12345678")) for _ in range(4)
-    ]
+    pairs = (("1+2=", "3"), ("10+20=", None), ("7=", "12345678"))
+    rows = [{"prompt": prompt, "answer": answer} for prompt, answer in pairs for _ in range(4)]
     data = Dataset.from_list(rows[::4])
     settings = {"teacher": "policy", "teacher_prompt": TOLD, "temperature": 1.3, "shared_prefix": shared_prefix}
     trainer = make_trainer("opd", trainer_kwargs={"train_dataset": data}, per_device_train_batch_size=4, **settings)
@@ -185,11 +184,7 @@ def test_dropout_is_off_in_the_pass(make_trainer):
 
 def test_a_conversation_gets_the_text_in_its_last_user_turn(make_trainer):
     trainer = make_trainer("opd", teacher="policy", teacher_prompt=TOLD)
-    turns = [
-        {"role": "system", "content": "s"},
-        {"role": "user", "content": "1"},
-        {"role": "assistant", "content": "2"},
-    ]
+    turns = [{"role": role, "content": role[:1]} for role in ("system", "user", "assistant")]
     row = {"prompt": [*turns, {"role": "user", "content": [{"type": "text", "text": "3+4="}]}], "answer": 7}
     contexts = trainer.teacher._contexts
     assert contexts._of_row(row, None) == [*turns, {"role": "user", "content": "3+4=7;"}]
@@ -232,10 +227,7 @@ def test_a_teacher_that_says_nothing_is_refused_with_the_configuration(config_cl
 @pytest.mark.parametrize(
     ("knobs", "says"),
     [
-        (
-            {"teacher_prompt": "{prompt}{solution}"},
-            "row 0: teacher_prompt='{prompt}{solution}' reads a column 'solution'",
-        ),
+        ({"teacher_prompt": "{prompt}{why}"}, "row 0: teacher_prompt='{prompt}{why}' reads a column 'why'"),
         ({"teacher": "policy", "teacher_prompt": "{prompt}"}, "row 0: .* gives the tokens of the prompt itself"),
         ({"teacher_prompt": "{prompt}" * 500}, "row 0: .* tokens, and the teacher has a context of"),
         ({"teacher_prompt": lambda row: 3}, "returned int, and the prompt is str"),
@@ -260,9 +252,8 @@ def test_a_context_that_is_too_long_with_its_response_is_left_out(make_trainer):
     trainer = make_trainer("opd", teacher="policy", teacher_prompt=TOLD)
     trainer.teacher._limit = 12
     batch, teacher_t = scored(trainer)
-    lengths = [
-        len(ids) + len(TOLD.format(**trainer.train_dataset[i // 4])) for i, ids in enumerate(batch.completion_ids)
-    ]
+    told = [len(TOLD.format(**trainer.train_dataset[i // 4])) for i in range(8)]
+    lengths = [n + len(ids) for n, ids in zip(told, batch.completion_ids, strict=True)]
     assert teacher_t.isnan().all(-1).tolist() == [n > 12 for n in lengths]
 
 

@@ -103,9 +103,8 @@ def test_a_rollout_log_of_two_processes(parts, folder):
             assert len({row["prompt"] for row in rows}) == 1
             for row in rows:
                 assert row["answer"] == work_out(row["prompt"])[-1]
-                assert {(a > 0) - (a < 0) for a in row["advantages"]} == {
-                    (row["reward"] > mean) - (row["reward"] < mean)
-                }
+                sign = (row["reward"] > mean) - (row["reward"] < mean)
+                assert {(a > 0) - (a < 0) for a in row["advantages"]} == {sign}
     assert any(any(row["credit"]) for shard in shards.values() for row in shard.responses)
     assert not steps(folder / "broken") and not steps(folder / "full")
 

@@ -51,8 +51,7 @@ def main(argv: list[str]) -> int:
             if results is not None:
                 from ..lab.comparison.report import console_answer, write_report
 
-                pages = write_report(results, folder)
-                print(console_answer(results), *pages, sep="\n")
+                print(console_answer(results), *write_report(results, folder), sep="\n")
             return int(has_failed)
     except Timeout:
         fail(f"another comparison is running in {folder}: choose another --output_dir", code=2)

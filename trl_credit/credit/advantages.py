@@ -7,10 +7,8 @@ import torch
 from .weights import traced_credit, traced_sum
 
 
-def group_advantage(
-    rewards: torch.Tensor, *, num_generations: int, scale: bool = True, eps: float = 1e-4
-) -> torch.Tensor:
-    """A_i = (r_i − mean) / (std + ε) over the group of `num_generations` consecutive responses (GRPO, 2402.03300).
+def group_advantage(rewards: torch.Tensor, *, num_generations: int, scale: bool = True) -> torch.Tensor:
+    """A_i = (r_i − mean) / (std + 1e-4) over the group of `num_generations` consecutive responses (GRPO, 2402.03300).
 
     Shapes (N,) → (N,). `std` is the sample standard deviation (n − 1); `scale=False` leaves it out (Dr.GRPO). A NaN
     reward (no reward function scored the response) does not count in mean and std, and gets advantage 0.
@@ -22,7 +20,7 @@ def group_advantage(
     centred = torch.where(scored, grouped - mean, 0.0)
     if scale:
         std = (centred.square().sum(-1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
-        centred = centred / (std + eps)
+        centred = centred / (std + 1e-4)
     return centred.flatten()
 
 
@@ -68,19 +66,18 @@ def whiten(
     *,
     mask_t: torch.Tensor,
     reduce: Callable[[torch.Tensor], torch.Tensor] = lambda sums: sums,
-    eps: float = 1e-8,
 ) -> torch.Tensor:
-    """Â = (A − mean) / √(var + ε) with mean and sample variance over the tokens of `mask_t`. (B,) or (B, T) → (B, T).
+    """Â = (A − mean) / √(var + 1e-8) with mean and sample variance over the tokens of `mask_t`.
 
-    `reduce` sums a tensor over processes; it is called twice. Equal advantages become 0, and so does a single one.
-    Tokens outside the mask are shifted and scaled in the same way.
+    Shapes (B,) or (B, T) → (B, T). `reduce` sums a tensor over processes; it is called twice. Equal advantages become
+    0, and so does a single one. Tokens outside the mask are shifted and scaled in the same way.
     """
     advantage_t = advantages if advantages.dim() == 2 else advantages.unsqueeze(1).expand(mask_t.shape)
     x_t, m_t = advantage_t.double() * mask_t, mask_t.double()
     total, count = reduce(torch.stack([x_t.sum(), m_t.sum()]))
     centred = advantage_t.double() - total / count.clamp(min=1)
     (squares,) = reduce((centred.square() * m_t).sum().unsqueeze(0))
-    return (centred / (squares / (count - 1).clamp(min=1) + eps).sqrt()).to(advantage_t.dtype)
+    return (centred / (squares / (count - 1).clamp(min=1) + 1e-8).sqrt()).to(advantage_t.dtype)
 
 
 def trace_loss_weight(direction: str, *, decay: float, style: str = "recent", mask_t: torch.Tensor) -> torch.Tensor:

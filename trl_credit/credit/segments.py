@@ -52,10 +52,8 @@ def cutpoint_boundaries(
     if not include_last:  # the last token is usually the end of sequence
         count = mask_t.sum(-1, keepdim=True)
         cut &= (mask_t.cumsum(-1) < count) | (count == 1)
-    split, size = (
-        (fixed_length_boundaries, interval) if num_segments is None else (fixed_count_boundaries, num_segments)
-    )
-    boundaries = split(size, mask_t=cut)
+    split = fixed_length_boundaries if num_segments is None else fixed_count_boundaries
+    boundaries = split(interval if num_segments is None else num_segments, mask_t=cut)
     if from_first_cutpoint:
         return boundaries
     return boundaries & (boundaries.cumsum(-1) > 1) | mask_t & (mask_t.cumsum(-1) == 1)
@@ -156,13 +154,12 @@ def policy_iteration_loss(
     advantage_t: torch.Tensor,
     segment_ids: torch.Tensor,
     beta: float,
-    weight_cap: float = 10.0,
     mask_t: torch.Tensor,
 ) -> torch.Tensor:
-    """`w (β Σ_{t∈seg}(ℓ_t − ℓ^ref_t) − A)²`, `w = min(exp Σ_{t∈seg}(ℓ_t − ℓ°_t), cap)` detached (SPO, App. B).
+    """`w (β Σ_{t∈seg}(ℓ_t − ℓ^ref_t) − A)²`, `w = min(exp Σ_{t∈seg}(ℓ_t − ℓ°_t), 10)` detached (SPO, App. B).
 
     The loss is 0 once the log-ratio to the reference has reached A/β. `docs/theory.md` says what the appendix leaves
-    open: the action is a segment, and the cap and the detached weight are those of the released code.
+    open: the action is a segment, and the cap of 10 and the detached weight are those of the released code.
 
     Args:
         logp_t, old_logp_t, ref_logp_t, advantage_t, mask_t (`torch.Tensor`):
@@ -171,14 +168,12 @@ def policy_iteration_loss(
             Shape (B, T), −1 for tokens in no segment.
         beta (`float`):
             β > 0.
-        weight_cap (`float`, *optional*, defaults to `10.0`):
-            Largest importance weight; the paper has none.
 
     Returns:
         `torch.Tensor`: the loss of each segment at its last loss token, 0 elsewhere; shape (B, T).
     """
     segments, ends = TurnTable(segment_ids, mask_t), segment_ends(segment_ids, mask_t=mask_t)
-    weight = segments.sum((logp_t - old_logp_t).detach()).exp().clamp(max=weight_cap)
+    weight = segments.sum((logp_t - old_logp_t).detach()).exp().clamp(max=10.0)
     advantage = segments.sum(advantage_t * ends)
     loss = weight * (beta * segments.sum(logp_t - ref_logp_t) - advantage).square()
     return segments.by_token(loss).masked_fill(ends == 0, 0.0)

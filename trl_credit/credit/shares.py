@@ -34,10 +34,8 @@ def noise_outside(
     return noise_t.masked_fill(selected_t.bool(), 0.0).sum(), noise_t.sum()
 
 
-def last_tokens(
-    credit_t: torch.Tensor, *, mask_t: torch.Tensor, last: int = LAST_TOKENS
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Σ_r Σ |c| on the last m = min(n, `last`) of the n tokens of response r, and Σ_r (m / n) Σ |c| on all of them.
+def last_tokens(credit_t: torch.Tensor, *, mask_t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Σ_r Σ |c| on the last m = min(n, 20) of the n tokens of response r, and Σ_r (m / n) Σ |c| on all of them.
 
     The ratio is 1 if credit is uniform within each response: the share of credit at the end against the share of
     tokens there, over responses in proportion to their credit. Responses without credit do not count. The measure is
@@ -48,8 +46,6 @@ def last_tokens(
             Credit of each token, of any sign and unit, shape (B, T).
         mask_t (`torch.Tensor`):
             1 for the tokens that the policy wrote, shape (B, T).
-        last (`int`, *optional*, defaults to 20):
-            Number of tokens at the end of a response.
 
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: two scalars.
@@ -57,6 +53,6 @@ def last_tokens(
     inside = mask_t.bool()
     size_t = torch.where(inside, credit_t.detach().abs(), 0.0)
     n = inside.sum(-1, keepdim=True).to(size_t.dtype)
-    at_end = inside & (inside.cumsum(-1) > n - last)
-    uniform = n.clamp(max=last) / n.clamp(min=1)
+    at_end = inside & (inside.cumsum(-1) > n - LAST_TOKENS)
+    uniform = n.clamp(max=LAST_TOKENS) / n.clamp(min=1)
     return torch.where(at_end, size_t, 0.0).sum(), (uniform * size_t).sum()

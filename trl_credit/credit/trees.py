@@ -15,9 +15,7 @@ def backed_up_value(children: torch.Tensor) -> torch.Tensor:
     return torch.nanmean(children, dim=1)
 
 
-def sibling_advantage(
-    children: torch.Tensor, *, kind: str = "mean", largest: torch.Tensor | None = None
-) -> torch.Tensor:
+def sibling_advantage(children: torch.Tensor, *, kind: str, largest: torch.Tensor | None = None) -> torch.Tensor:
     """A(n) = V(n) − V(q) of each child n of q. Shapes (P, K) → (P, K).
 
     `mean`: V(q) is the mean of all children, n included (the paper). `loo`: the mean without n, which makes A(n)

@@ -175,5 +175,4 @@ def turn_average_factor(turn_ids: torch.Tensor, *, mask_t: torch.Tensor) -> torc
     n_turns = (count > 0).sum(-1, keepdim=True)
     share = count.sum(-1, keepdim=True) / (n_turns * count).clamp(min=1)
     # a token outside of the mask has the factor of its turn: its KL term is divided as the turn's other tokens are
-    every = TurnTable(turn_ids, torch.ones_like(mask_t))
-    return every.by_token(torch.where(count > 0, share, 0.0))
+    return TurnTable(turn_ids, torch.ones_like(mask_t)).by_token(torch.where(count > 0, share, 0.0))

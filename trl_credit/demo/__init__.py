@@ -7,24 +7,9 @@ from .agent import Calculator, StepCalculator, agent_dataset, agent_reward
 from .task import DEMO, TASKS, DemoTask, demo_dataset, demo_reward, split_steps, without_filler
 
 
-__all__ = [
-    "DEMO",
-    "DEMO_SEGMENTS",
-    "DEMO_SETTINGS",
-    "TASKS",
-    "Calculator",
-    "DemoTask",
-    "StepCalculator",
-    "agent_dataset",
-    "agent_reward",
-    "demo_dataset",
-    "demo_model_path",
-    "demo_reward",
-    "demo_settings",
-    "split_steps",
-    "task_of_model",
-    "without_filler",
-]
+__all__ = ["DEMO", "DEMO_SEGMENTS", "DEMO_SETTINGS", "TASKS", "Calculator", "DemoTask", "StepCalculator"]
+__all__ += ["agent_dataset", "agent_reward", "demo_dataset", "demo_model_path", "demo_reward", "demo_settings"]
+__all__ += ["split_steps", "task_of_model", "without_filler"]
 
 DEMO_SETTINGS = DEMO.settings
 # For algorithms with segments. Each is refused if it has no effect, see `demo_settings`.

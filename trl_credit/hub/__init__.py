@@ -6,14 +6,5 @@ from .files import publishable
 from .push import PushCallback, PushError, PushInterrupted, Repository, push, without_waiting
 
 
-__all__ = [
-    "PushCallback",
-    "PushError",
-    "PushInterrupted",
-    "Repository",
-    "TrainingData",
-    "publishable",
-    "push",
-    "without_waiting",
-    "write_model_card",
-]
+__all__ = ["PushCallback", "PushError", "PushInterrupted", "Repository", "TrainingData", "publishable", "push"]
+__all__ += ["without_waiting", "write_model_card"]

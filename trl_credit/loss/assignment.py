@@ -36,12 +36,9 @@ def assign_credit(config: CreditConfig, tokens: Tokens) -> Credit:
     """
     advantage = wide(tokens.advantages)
     if config.loss_weight != "none":
-        advantage = advantage * trace_loss_weight(
-            config.loss_weight.removeprefix("trace_"),
-            decay=config.trace_decay,
-            style=config.trace_style,
-            mask_t=tokens.mask_t.to(advantage.dtype),
-        )
+        direction, mask_t = config.loss_weight.removeprefix("trace_"), tokens.mask_t.to(advantage.dtype)
+        trace_t = trace_loss_weight(direction, decay=config.trace_decay, style=config.trace_style, mask_t=mask_t)
+        advantage = advantage * trace_t
         if (kind := config.loss_weight_confidence) != "none":
             weight_t = confidence_weight(tokens.logp_t, kind=kind, mask_t=tokens.mask_t)
             advantage = advantage * weight_t.to(advantage.dtype)
@@ -149,8 +146,7 @@ def _selected(config: CreditConfig, tokens: Tokens) -> torch.Tensor | None:
     if config.trace_unit == "turn":
         table = turns.TurnTable(tokens.turn_ids, tokens.mask_t)
         counts = (table.count > 0).to(tokens.mask_t.dtype)
-        chosen = _chosen(config, tokens, table.mean(entropy_t.detach()), mask_t=counts)
-        return table.by_token(chosen)
+        return table.by_token(_chosen(config, tokens, table.mean(entropy_t.detach()), mask_t=counts))
     return _chosen(config, tokens, entropy_t, mask_t=tokens.mask_t)
 
 

@@ -13,11 +13,8 @@ from ..runs.resumable import ResumableTrainer
 from ..support.functions import short_name
 
 
-_GROUPS = {
-    "keep": "",
-    "replace": "; copies replace groups without signal",
-    "refill": "; further prompts replace groups without signal",
-}
+_GROUPS = {"keep": "", "replace": "; copies replace groups without signal"}
+_GROUPS["refill"] = "; further prompts replace groups without signal"
 _ROWS = {"nodes": "of a node each", "paths": "of paths through nodes", "packed": "of several branches each"}
 _wrapped = partial(textwrap.fill, width=120, subsequent_indent="  ", break_on_hyphens=False)
 

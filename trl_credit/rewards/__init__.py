@@ -15,16 +15,6 @@ from .reasoning_gym import reasoning_gym_reward
 from .steps import StepRewards
 
 
-__all__ = [
-    "REWARDS",
-    "StepRewards",
-    "accuracy_reward",
-    "check_answers",
-    "default_reward",
-    "extract_answer",
-    "format_reward",
-    "knights_and_knaves_reward",
-    "reasoning_gym_reward",
-    "resolve_reward",
-    "soft_overlong_punishment",
-]
+__all__ = ["REWARDS", "StepRewards", "accuracy_reward", "check_answers", "default_reward", "extract_answer"]
+__all__ += ["format_reward", "knights_and_knaves_reward", "reasoning_gym_reward", "resolve_reward"]
+__all__ += ["soft_overlong_punishment"]

@@ -1,8 +1,8 @@
 """Batches of groups with signal: others are replaced, or further prompts are sampled until the batch is full."""
 
-import random
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import torch
@@ -59,9 +59,7 @@ def make_source(policy: Policy, *, model_config: Any, data: Any) -> Responses:
     return SignalGroups(source, prompts, depends_on_padding=depends)
 
 
-def fill_batch(
-    has_signal: Sequence[bool], *, size: int, max_copies: int, draws: random.Random
-) -> tuple[list[int], int]:
+def fill_batch(has_signal: Sequence[bool], *, size: int, max_copies: int, draws: Random) -> tuple[list[int], int]:
     """The numbers of the `size` groups of a batch, and how many of them are copies: groups with signal, copies of them,
     others.
 
@@ -186,7 +184,7 @@ class SignalGroups(Responses):
         size = len(inputs) * policy.processes.count // policy.group_size
         groups, copies = list(range(size)), 0
         if config.groups != "keep":
-            draws = random.Random(f"{config.seed} {self._batches}")
+            draws = Random(f"{config.seed} {self._batches}")
             groups, copies = fill_batch(has_signal, size=size, max_copies=config.max_copies, draws=draws)
             if 3 * sum(has_signal) < size:
                 what = f"less than a third of {size} groups have signal: such a batch is kept without copies"

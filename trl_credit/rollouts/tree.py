@@ -175,9 +175,7 @@ def is_credited(node: Node, keep_zero: bool) -> bool:
     return len(node.segment.ids) > 0 and (keep_zero or node.advantage != 0.0)
 
 
-def training_rows(
-    tree: Tree, *, form: str = "nodes", accuracy: float = float("nan"), keep_zero: bool = False
-) -> list[Row]:
+def training_rows(tree: Tree, *, form: str = "nodes", accuracy: float = math.nan, keep_zero: bool = False) -> list[Row]:
     """Rows that credit each node with an advantage other than 0 exactly once.
 
     `nodes`: a row per node, with its whole prefix as prompt and its segment as completion. `paths`: the first

@@ -27,12 +27,8 @@ _RUN_FLAGS = (
 ).split()
 _REWARDS = "reward reward_weights multi_objective_aggregation scale_rewards".split()
 # the first that has a field
-_OF_CLASS = {
-    "Data": DataArguments,
-    "Model": ModelConfig,
-    "transformers' (TrainingArguments)": TrainingArguments,
-    "TRL's (GRPOConfig)": GRPOConfig,
-}
+_OF_CLASS = {"Data": DataArguments, "Model": ModelConfig, "transformers' (TrainingArguments)": TrainingArguments}
+_OF_CLASS["TRL's (GRPOConfig)"] = GRPOConfig
 _HEADINGS = (
     *(RUN, "Model", "Data", "Rewards", "Credit", "Steps and turns", "Groups and prompts", "Segments", "Rollouts"),
     *("Teacher", "Evaluation", "TRL's (GRPOConfig)", "transformers' (TrainingArguments)"),

@@ -56,9 +56,8 @@ class Contexts:
         for i, row in chain(enumerate(rows), self._longest(data)):
             where = f"{what}, row {i}: teacher_prompt={prompt!r}"
             if unknown := [name for name in self._names if name not in {"success", *row}]:
-                fix = (
-                    f"name one of {', '.join(row)}, add the column, or give a function that returns None for such rows"
-                )
+                other = "give a function that returns None for such rows"
+                fix = f"name one of {', '.join(row)}, add the column, or {other}"
                 raise ValueError(f"{where} reads a column {unknown[0]!r} that is missing: {fix}.")
             if self._template and not isinstance(row["prompt"], str) and _last_user_turn(row["prompt"]) is None:
                 raise ValueError(f"{where} replaces the last user turn, and the prompt has none: give a function.")
@@ -119,9 +118,8 @@ class Contexts:
         first, unit = batch.rank * len(ids), to_unit_interval(batch.correct, self._args.reward_range)
         # a truncated response may be left out of the batch
         is_right = [x >= 1 - 1e-6 and n > 0 for x, n in zip(unit.tolist(), lengths, strict=True)]
-        groups = (
-            [k // size for k in range(len(is_right))] if generation.prompts is None else generation.prompts.tolist()
-        )
+        prompts = generation.prompts
+        groups = [k // size for k in range(len(is_right))] if prompts is None else prompts.tolist()
         right: dict[int, list[int]] = defaultdict(list)
         for k in (k for k, flag in enumerate(is_right) if flag):
             right[groups[k]] = [*right[groups[k]], k][:2]  # the second is for the first

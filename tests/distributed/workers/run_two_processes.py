@@ -67,9 +67,8 @@ def run(part: str, case: str, folder: str) -> None:
     trainer.train()
     masks = [loss_mask(b) for b in batches]
     decode = trainer.tokenizer.batch_decode
-    texts = [
-        [decode(x, skip_special_tokens=True) for x in (m.batch.prompt_ids, m.batch.completion_ids)] for m in sampled
-    ]
+    parts = [(m.batch.prompt_ids, m.batch.completion_ids) for m in sampled]
+    texts = [[decode(ids, skip_special_tokens=True) for ids in pair] for pair in parts]
     rates = Path(folder) / f"{case}-{trainer.processes.rank}.jsonl"  # as each process knows them
     for order in (part for part in trainer.stateful if part.name == "prompts"):
         order.write(rates)

@@ -20,10 +20,8 @@ def keep_weights(layer: torch.nn.Module, *args, **kwargs) -> None:
 
 
 def run_chain(folder: str) -> None:
-    settings = demo_settings(
-        SPOChainConfig, per_device_train_batch_size=32, max_steps=2, num_iterations=1, logging_steps=1
-    )
-    settings |= {"use_vllm": True, "vllm_mode": "colocate"}
+    sizes = {"per_device_train_batch_size": 32, "max_steps": 2, "num_iterations": 1, "logging_steps": 1}
+    settings = demo_settings(SPOChainConfig, **sizes) | {"use_vllm": True, "vllm_mode": "colocate"}
     settings |= {"vllm_gpu_memory_utilization": 0.1, "vllm_max_model_length": 64}
     trainer = trainer_of(SPOChainTrainer, demo_reward, folder, **settings)
     llm, calls, syncs = trainer.vllm_generation.llm, [], kept(trainer.vllm_generation, "sync_weights")

@@ -143,9 +143,8 @@ class Audit:
         parts = pd.DataFrame({0: 1 / t["chosen"], 1: t["weight"], 2: t["weight"] * (t["gain"] ** 2 - t["variance"])})
         for what, number in (by | {"kind": t["tokens"].map(kind_of)}).items():
             shares = (100 * parts.groupby(number).sum() / parts.sum()).round() + 0.0
-            rows += [
-                [f"{what}: {key}", *(f"{x:.0f}%".replace("-", "−") for x in of)] for key, *of in shares.itertuples()
-            ]
+            for key, *of in shares.itertuples():
+                rows.append([f"{what}: {key}", *(f"{x:.0f}%".replace("-", "−") for x in of)])
         return rows
 
     def __str__(self) -> str:

@@ -133,10 +133,8 @@ def audit(
     groups = [len(groups_of(shard.responses)) for shard, _ in parts]
     share = np.mean([_has_signal(shard, places) for shard, _ in parts for places in groups_of(shard.responses)])
     prompts, generations = np.mean(groups), sum(len(examples) for _, examples in parts) / sum(groups)
-    sampled = (
-        f"{len(parts)} batches of {prompts:g} × {generations:g} responses; {share:.0%} of the prompts have signal."
-    )
-    notes.insert(0, f"{sampled} {size}: {spent:,} tokens.")
+    sampled = f"{len(parts)} batches of {prompts:g} × {generations:g} responses"
+    notes.insert(0, f"{sampled}; {share:.0%} of the prompts have signal. {size}: {spent:,} tokens.")
     result = Audit(measured, explained, continuations=continuations, notes=notes)
     if gradient:
         projection = Projection(trainer.model, seed=args.seed)
@@ -220,8 +218,7 @@ def _ids(shard: Shard) -> list[list[int]]:
 def _by_prompt(shard: Shard, examples: list[dict[str, Any]]) -> list[Part]:
     """Logged responses, each prompt as a batch. They count as sampled from the model."""
     fresh = [{**response, "old_logprobs": None, "inference_logprobs": None} for response in shard.responses]
-    groups = groups_of(fresh)
-    return [(Shard(shard.header, {}, [fresh[i] for i in g]), [examples[i] for i in g]) for g in groups]
+    return [(Shard(shard.header, {}, [fresh[i] for i in g]), [examples[i] for i in g]) for g in groups_of(fresh)]
 
 
 def _explained(
@@ -261,13 +258,11 @@ def _explained(
     return explained, notes
 
 
-def _teacher_logps(
-    teacher: Teacher, trainer: CreditTrainer, shard: Shard, examples: list[dict[str, Any]]
-) -> np.ndarray:
+def _teacher_logps(teacher: Teacher, trainer: CreditTrainer, shard: Shard, rows: list[dict[str, Any]]) -> np.ndarray:
     """Log-probabilities of the responses under a teacher, shape (B, T)."""
     batch = batch_of(shard.responses, trainer.engine)
     prompts = torch.tensor([response["group"] for response in shard.responses])
-    teacher.score(GenerationBatch(batch, batch.rewards, examples, prompts=prompts))
+    teacher.score(GenerationBatch(batch, batch.rewards, rows, prompts=prompts))
     return batch.data[keys.TEACHER_LOGPS].double().cpu().numpy()
 
 

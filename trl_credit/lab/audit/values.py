@@ -113,9 +113,8 @@ def sample_values(
                 call = own[begin : begin + max(1, size // n)]
                 torch.manual_seed(seed_from(seed, number, n, begin))
                 make = partial(_rewards, engine, measured, call, n=n)
-                for (i, t), (cost, *rewards) in zip(
-                    call, kept(folder / f"{number}-{n}-{begin}.npy", make), strict=True
-                ):
+                sampled = kept(folder / f"{number}-{n}-{begin}.npy", make)
+                for (i, t), (cost, *rewards) in zip(call, sampled, strict=True):
                     measured[i].rewards.setdefault(t, []).append(np.array(rewards))
                     tokens += cost
                 bar.update(n * len(call))

@@ -148,8 +148,7 @@ def settings_file(folder: Path, entry: Entry) -> Path:
 
 
 def _record(run: Run) -> dict[str, Any]:
-    settings = json.loads(json.dumps(run.entry.settings))
-    return {"words": list(run.words), "settings": settings, "phase": run.phase}
+    return {"words": list(run.words), "settings": json.loads(json.dumps(run.entry.settings)), "phase": run.phase}
 
 
 def _read(path: Path, primary: str) -> tuple[str, dict[str, dict[str, Any]]]:

@@ -14,13 +14,8 @@ from ...support.files import read_json
 
 Record = dict[str, Any]  # fields of a file of a run, or of one of its rows
 # what a curve may be drawn against, and what is counted (docs/compare.md)
-AXES = {
-    "steps": "optimizer steps",
-    "prompts": "prompts",
-    "generated": "generated tokens",
-    "trained": "trained tokens",
-    "seconds": "seconds of training",
-}
+AXES = {"steps": "optimizer steps", "prompts": "prompts", "generated": "generated tokens", "trained": "trained tokens"}
+AXES["seconds"] = "seconds of training"
 # fields that differ between the runs of one algorithm; of the modules a second run may have more loaded from the start
 _SEED_FIELDS = ("seed", "data_seed", "data", "modules")
 
@@ -152,13 +147,9 @@ def _amounts(row: Record, steps: float, before: float, identity: Record) -> dict
     rollout_tokens = _number(row, "credit/rollout_tokens")
     of_batch = {"none": response_tokens, "tree": rollout_tokens}
     generated = of_batch.get(identity["rollouts"], response_tokens + rollout_tokens)
-    return {
-        "steps": steps,
-        "prompts": batches * prompts,
-        "generated": batches * generated if batches else 0.0,
-        "trained": _number(row, "credit/trained_tokens_per_row") * rows * steps,
-        "seconds": _number(row, "step_time") * steps,
-    }
+    trained = _number(row, "credit/trained_tokens_per_row") * rows * steps
+    counts = {"steps": steps, "prompts": batches * prompts, "generated": batches * generated if batches else 0.0}
+    return counts | {"trained": trained, "seconds": _number(row, "step_time") * steps}
 
 
 def _number(row: Record, name: str) -> float:

@@ -167,16 +167,11 @@ def _metrics(first: SampleFile, second: SampleFile, chosen: Sequence[str] | None
 def _difference_row(first: SampleFile, second: SampleFile, lines: Sequence[tuple[Line, Line]], metric: str) -> Row:
     """The comparison of two models on one set by one metric."""
     scores = [[problem_score(metric, line) for line in of_model] for of_model in zip(*lines, strict=True)]
-    return {
-        "set": second.header["set"],
-        "protocol": second.protocol,
-        "metric": metric,
-        "problems": len(lines),
-        "samples": [first.header["samples"], second.header["samples"]],
-        "values": [sum(of_model) / len(lines) for of_model in scores],
-        **paired_difference(*scores)._asdict(),
-        "needed_problems": needed_problems(np.subtract(scores[1], scores[0])),
-    }
+    row = {"set": second.header["set"], "protocol": second.protocol, "metric": metric, "problems": len(lines)}
+    row["samples"] = [first.header["samples"], second.header["samples"]]
+    row["values"] = [sum(of_model) / len(lines) for of_model in scores]
+    row |= paired_difference(*scores)._asdict()
+    return row | {"needed_problems": needed_problems(np.subtract(scores[1], scores[0]))}
 
 
 def needed_problems(differences: np.ndarray) -> int | None:

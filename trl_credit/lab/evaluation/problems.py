@@ -68,9 +68,7 @@ class ProblemOptions:
     rows: Mapping[str, Callable[[PreTrainedTokenizerBase], Dataset]] | None = None
 
 
-def load_problems(
-    name: str, tokenizer: PreTrainedTokenizerBase, options: ProblemOptions = ProblemOptions()
-) -> list[Problem]:
+def load_problems(name: str, tokenizer: PreTrainedTokenizerBase, options: ProblemOptions) -> list[Problem]:
     """The test problems of a set: an embedded task, a name that `load_prompts` knows, or a file. If the tokenizer has a
     chat template, prompts become conversations.
 

@@ -95,15 +95,9 @@ def explain(
         n = len(response["tokens"])
         lists = {column: None if x is None else x[i, :n].tolist() for column, x in columns.items()}
         responses.append({**response, **lists, "kl_credit": None, "segment_values": None})
-    header = {
-        **shard.header,
-        "algorithm": name,
-        "clip": [1 - config.clip_range[0], config.clip_range[1] - 1],
-        "trace_decay": config.trace_decay if config.has_trace else None,
-        "beta": 0.0,
-        "trainer": None,
-        "settings": settings_of(config),
-    }
+    header = {**shard.header, "algorithm": name, "beta": 0.0, "trainer": None, "settings": settings_of(config)}
+    header["clip"] = [1 - config.clip_range[0], config.clip_range[1] - 1]
+    header["trace_decay"] = config.trace_decay if config.has_trace else None
     divisors = Normalizer(config).divisors(tokens).expand(len(responses), 1)[:, 0].tolist()
     return Explained(name, Shard(header, {}, responses), horizon, note, divisors)
 

@@ -59,9 +59,8 @@ def dataset_rows(shard: Shard, reward: Callable) -> list[dict[str, Any]]:
     is_other = "schema" in shard.header and not (shard.header.get("has_answer_column") and is_whole)
     rows = [_dataset_row(response, without="answer" if is_other else None) for response in shard.responses]
     if missing := [name for name in required_parameters(reward) if name not in GIVEN and name not in rows[0]]:
-        raise ValueError(
-            f"--reward needs {missing[0]!r}, which these rollouts do not hold: give them as JSONL with that field"
-        )
+        what = f"--reward needs {missing[0]!r}, which these rollouts do not hold"
+        raise ValueError(f"{what}: give them as JSONL with that field")
     return rows
 
 

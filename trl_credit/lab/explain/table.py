@@ -16,9 +16,8 @@ from .credits import Explained, groups_of, rewards_of
 _SHARES = ("on the 20 % of highest entropy", "1st quarter", "2nd", "3rd", "4th")
 _SELECTING = {"selector": "selected", "top_entropy_quantile": "policy_mask"}  # setting → column of its tokens
 _WHERE = ("last tokens' share", "noise share")
-COLUMNS = (
-    *("algorithm", *_SHARES, *_WHERE, "effective horizon (tokens)", "clipped", "unassigned", "cosine with GRPO"),
-)
+_REST = ("effective horizon (tokens)", "clipped", "unassigned", "cosine with GRPO")
+COLUMNS = ("algorithm", *_SHARES, *_WHERE, *_REST)
 
 
 def rows_of(explained: Sequence[Explained], *, grpo: Explained | None) -> list[list[str]]:

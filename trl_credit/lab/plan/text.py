@@ -29,15 +29,10 @@ def as_text(title: str, plan: Plan, shape: Shape, layout: Layout) -> str:
 
 def as_json(plan: Plan, shape: Shape, layout: Layout) -> dict[str, Any]:
     """The plan in numbers: amounts per optimizer step, bytes."""
-    return {
-        "model": asdict(shape),
-        "layout": asdict(layout),
-        "optimizer_steps": plan.steps,
-        "generation_batches_per_step": plan.batches_per_step,
-        "step": {name: asdict(amount) for name, amount in plan.step.items()},
-        "memory_bytes": _memory(plan),
-        "assumed": plan.notes,
-    }
+    numbers = {"model": asdict(shape), "layout": asdict(layout), "optimizer_steps": plan.steps}
+    numbers["generation_batches_per_step"] = plan.batches_per_step
+    numbers["step"] = {name: asdict(amount) for name, amount in plan.step.items()}
+    return numbers | {"memory_bytes": _memory(plan), "assumed": plan.notes}
 
 
 def _memory(plan: Plan) -> dict[str, float]:

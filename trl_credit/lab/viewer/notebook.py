@@ -22,10 +22,8 @@ class CreditView:
 
     def _repr_html_(self) -> str:
         # without allow-same-origin the frame cannot touch the notebook
-        layout = 'width="100%" height="760" style="border:0"'
-        return (
-            f'<iframe title="Credit per token" sandbox="allow-scripts" {layout} srcdoc="{escape(self.html)}"></iframe>'
-        )
+        frame = 'title="Credit per token" sandbox="allow-scripts" width="100%" height="760" style="border:0"'
+        return f'<iframe {frame} srcdoc="{escape(self.html)}"></iframe>'
 
     def __repr__(self) -> str:
         return f"CreditView({len(self.html) / 1e6:.1f} MB of HTML: a notebook shows it)"

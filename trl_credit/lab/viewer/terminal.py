@@ -113,8 +113,7 @@ def _style(level: int) -> Style:
     """The colours of a level; a terminal of 16 colours takes those that are nearest."""
     if level == 0:
         return Style()
-    colours = LIGHT["positive" if level > 0 else "negative"]
-    colour = colours[min(abs(level), LEVELS) - 1]
+    colour = LIGHT["positive" if level > 0 else "negative"][min(abs(level), LEVELS) - 1]
     return Style(color=LIGHT["text"], bgcolor=colour, underline2=abs(level) > LEVELS)
 
 
