@@ -2,17 +2,13 @@
 micro-batch and nothing of TRL."""
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import torch
 from trl import GRPOConfig
 
 from ..config import CreditConfig
-from ..config.groups import GroupKnobs
 from ..config.knobs import defaults, knobs_of
-from ..config.segments import SegmentKnobs
-from ..config.teacher import TeacherKnobs
 from ..config.turns import YOURS
 from ..credit.tokens import Tokens, kept_tokens, turn_numbers, wide
 from ..loss.assignment import in_clip_form, log_weight_of, policy_mask
@@ -32,15 +28,7 @@ ON_BATCH = set(
     "baseline difficulty difficulty_scale difficulty_window difficulty_rate difficulty_rate_min difficulty_threshold "
     "reward_range returns step_gamma step_baseline".split()
 )
-# knobs → why no other engine has them
-_REASONS = {
-    ("released_code", "whiten_advantages"): "only this package's trainers read it",
-    (*IN_LOSS,): "it acts in the policy loss",
-    (*ON_BATCH,): "it acts in the advantage estimator",
-    (*knobs_of(SegmentKnobs),): "segments and trees need continuations, which only this package's trainers sample",
-    (*knobs_of(TeacherKnobs),): "only this package's trainers make a pass of the teacher",
-    (*knobs_of(GroupKnobs),): "the engine chooses its groups and prompts",
-}
+_ELSEWHERE = "only this package's trainers sample continuations, ask a teacher, and choose prompts and passes"
 
 
 class _NoRun(GRPOConfig):
@@ -48,11 +36,6 @@ class _NoRun(GRPOConfig):
 
     def __post_init__(self) -> None:
         self.steps_per_generation = self.steps_per_generation or 2  # π_old comes from the engine
-
-
-@cache
-def _without_run(base: type[CreditConfig]) -> type[CreditConfig]:
-    return type(base.__name__, (base, _NoRun), {"__module__": __name__, "__doc__": base.__doc__})
 
 
 def engine_config(algo: str, knobs: Mapping[str, Any], *, acting: set[str], where: str) -> CreditConfig:
@@ -73,13 +56,15 @@ def engine_config(algo: str, knobs: Mapping[str, Any], *, acting: set[str], wher
         TypeError: there is no such knob.
     """
     base = CreditConfig if algo == "custom" else PRESETS[algo].config
-    config = _without_run(base)(**{"output_dir": "trl_credit", **knobs})
+    kind = type(base.__name__, (base, _NoRun), {"__module__": __name__, "__doc__": base.__doc__})
+    config = kind(**{"output_dir": "trl_credit", **knobs})
     declared, plain = knobs_of(type(config)), defaults(CreditConfig)
     for name, value in {name: getattr(config, name) for name in plain}.items():
         is_preset = name in declared and declared[name].changes_loss and value != plain[name]
         if name not in acting and (name in knobs or is_preset):
-            of_engine = "it is TRL's: set the engine's own" if name not in declared else "the engine decides about that"
-            why = next((why for names, why in _REASONS.items() if name in names), of_engine)
+            why = "it is TRL's: set the engine's own" if name not in declared else _ELSEWHERE
+            why = "it acts in the policy loss" if name in IN_LOSS else why
+            why = "it acts in the advantage estimator" if name in ON_BATCH else why
             raise ValueError(f"{algo}: {name}={value!r} does nothing in {where}, since {why}.")
     return config
 
@@ -93,6 +78,9 @@ class ClippedLoss:
         config ([`CreditConfig`]):
             Of [`engine_config`], with the clip range of the engine's loss.
 
+    Attributes:
+        reads_entropy (`bool`): Whether credit reads entropies, or may do so as a function of yours.
+
     Raises:
         ValueError: the algorithm needs more than a micro-batch in the loss has.
     """
@@ -100,6 +88,7 @@ class ClippedLoss:
     def __init__(self, config: CreditConfig) -> None:
         self.config, self.contract = config, Contract(algorithm(config), max=lambda n: n)
         made = self.contract.algorithm
+        self.reads_entropy = config.selector not in ("none", "random") or YOURS.holds(config.credit)
         for name, what, is_needed in (
             ("selector", "the entropies of the reference", config.selector == "entropy_reference"),
             ("cov_statistics", "the whole batch", getattr(config, "cov_statistics", None) == "batch"),
@@ -110,11 +99,6 @@ class ClippedLoss:
             if is_needed:
                 value = f"{name}={getattr(config, name)!r}"
                 raise ValueError(f"{value} needs {what}, which the loss of another engine does not have: leave it out.")
-
-    @property
-    def reads_entropy(self) -> bool:
-        """Whether credit reads entropies, or may do so as a function of yours."""
-        return self.config.selector not in ("none", "random") or YOURS.holds(self.config.credit)
 
     def __call__(
         self, *, old_logp_t: torch.Tensor, mask_t: torch.Tensor, **known: Any

@@ -73,8 +73,7 @@ class Estimator:
             credit = returns.to_go_advantages(return_k, baseline=config.step_baseline, steps=steps, **groups)
             advantages = credit[place].gather(1, turn_t).to(rewards.dtype)
         else:
-            lengths = in_groups(mask_t.sum(-1), 0)
-            credit = outcome_advantages(config, scored, lengths=lengths, **groups)
+            credit = outcome_advantages(config, scored, lengths=in_groups(mask_t.sum(-1), 0), **groups)
             advantages = (group_advantage(scored, scale=scale, **groups) if credit is None else credit)[place]
         accuracy = {"reward_range": tuple(config.reward_range)}
         if self.belief is not None and not math.isnan(own := batch_accuracy(rewards, **accuracy)):

@@ -8,7 +8,6 @@ import inspect
 import logging
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache, partial, wraps
 from importlib.metadata import version
 from itertools import count
@@ -51,28 +50,23 @@ say = cache(logger.warning)  # once for each message
 _OF_OTHER_LOSSES = "clip_cov_ratio clip_cov_lb clip_cov_ub kl_cov_ratio ppo_kl_coef dro_beta".split()
 
 
-@dataclass(init=False)
 class PolicyLoss(PolicyLossConfig):
     """verl's `PolicyLossConfig` with our knobs, whose names, ranges and refusals are those of [`CreditConfig`].
 
     Args:
         require_entropy (`bool`, *optional*, defaults to `False`):
             Whether to refuse a loss without verl's entropies (`calculate_entropy=True`) where −ℓ° would stand for them.
-        knobs (`dict`, *optional*), **settings:
+        **settings:
             Fields of verl's class, and knobs.
 
     Raises:
         ValueError, TypeError: a knob is wrong, or does not act in a loss.
     """
 
-    require_entropy: bool
-    knobs: dict[str, Any]
-
-    def __init__(self, require_entropy: bool = False, knobs: Any = None, **settings: Any) -> None:
+    def __init__(self, require_entropy: bool = False, **settings: Any) -> None:
         own = {name: settings.pop(name) for name in [*settings] if name in PolicyLossConfig.__dataclass_fields__}
         super().__init__(**own)
-        self.require_entropy = require_entropy
-        self.knobs = {**(knobs or {}), **settings}
+        self.require_entropy, self.knobs = require_entropy, settings
         if self.loss_mode not in NAMES:
             raise ValueError(f"loss_mode={self.loss_mode!r}: with our PolicyLoss it is one of {', '.join(NAMES)}.")
         loss_of(self.loss_mode.partition(".")[2], self)
@@ -97,10 +91,9 @@ def loss_of(algo: str, policy_loss: PolicyLossConfig) -> Any:
     """The [`~trl_credit.engines.clipped_loss.ClippedLoss`] of verl's `policy_loss`."""
     from .clipped_loss import ClippedLoss
 
-    plain = PolicyLossConfig()
-    if others := [name for name in _OF_OTHER_LOSSES if policy_loss[name] != plain[name]]:
-        fix = "leave it out; ours are cov_share, cov_range and cov_penalty"
-        raise ValueError(f"{others[0]} is of verl's own losses, and does nothing in trl_credit.{algo}: {fix}.")
+    if others := [name for name in _OF_OTHER_LOSSES if policy_loss[name] != getattr(PolicyLossConfig, name)]:
+        ours = "ours are cov_share, cov_range and cov_penalty"
+        raise ValueError(f"{others[0]} of verl's own losses does nothing in trl_credit.{algo}: leave it out; {ours}.")
     return ClippedLoss(loss_config(algo, policy_loss.get("knobs", {})))
 
 

@@ -14,8 +14,13 @@ from ...support.files import read_json
 
 Record = dict[str, Any]  # fields of a file of a run, or of one of its rows
 # what a curve may be drawn against, and what is counted (docs/compare.md)
-AXES = {"steps": "optimizer steps", "prompts": "prompts", "generated": "generated tokens", "trained": "trained tokens"}
-AXES["seconds"] = "seconds of training"
+AXES = {
+    "steps": "optimizer steps",
+    "prompts": "prompts",
+    "generated": "generated tokens",
+    "trained": "trained tokens",
+    "seconds": "seconds of training",
+}
 # fields that differ between the runs of one algorithm; of the modules a second run may have more loaded from the start
 _SEED_FIELDS = ("seed", "data_seed", "data", "modules")
 

@@ -15,8 +15,12 @@ from .groups import Group, common_axes
 
 ALPHA = 0.05  # of a verdict, after Holm's correction
 # key of a score in `results.json` → what it is
-SCORES = {"area": "mean {metric} over the run", "end": "{metric} at the end", "prompts": "{metric} at equal prompts"}
-SCORES["generated"] = "{metric} at equal generated tokens"
+SCORES = {
+    "area": "mean {metric} over the run",
+    "end": "{metric} at the end",
+    "prompts": "{metric} at equal prompts",
+    "generated": "{metric} at equal generated tokens",
+}
 
 
 class ScoreRow(NamedTuple):
