@@ -62,9 +62,9 @@ def engine_config(algo: str, knobs: Mapping[str, Any], *, acting: set[str], wher
     for name, value in {name: getattr(config, name) for name in plain}.items():
         is_preset = name in declared and declared[name].changes_loss and value != plain[name]
         if name not in acting and (name in knobs or is_preset):
-            why = "it is TRL's: set the engine's own" if name not in declared else _ELSEWHERE
-            why = "it acts in the policy loss" if name in IN_LOSS else why
-            why = "it acts in the advantage estimator" if name in ON_BATCH else why
+            why = _ELSEWHERE if name in declared else "it is TRL's: set the engine's own"
+            if name in IN_LOSS | ON_BATCH:
+                why = f"it acts in the {'policy loss' if name in IN_LOSS else 'advantage estimator'}"
             raise ValueError(f"{algo}: {name}={value!r} does nothing in {where}, since {why}.")
     return config
 

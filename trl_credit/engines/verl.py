@@ -99,8 +99,7 @@ def loss_of(algo: str, policy_loss: PolicyLossConfig) -> Any:
 
 def _made(algo: str, actor: Any) -> tuple[Any, Any]:
     """The algorithm with the clip range of verl's actor, and the numbers of its micro-batches."""
-    loss = loss_of(algo, actor.policy_loss)
-    config = loss.config
+    config = (loss := loss_of(algo, actor.policy_loss)).config
     here, there = {name: actor.get(name) for name in settings_of(config)}, settings_of(config)
     here |= {name: actor.clip_ratio for name in ("clip_ratio_low", "clip_ratio_high") if here[name] is None}
     here |= {} if actor.use_kl_loss else {"kl_loss_coef": 0.0}

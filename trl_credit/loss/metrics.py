@@ -291,10 +291,11 @@ def _changes_credit(seen: SeenLoss) -> bool:
     return seen.in_detail and (seen.is_traced or (has_weight and seen.credit.log_weight is None))
 
 
-_PARTS = [*(f"entropy_decile_{d}" for d in range(10)), *(f"quarter_{q}" for q in range(1, 5))]
-
-
-@metric(*(f"coefficient/{part}" for part in _PARTS), when=_changes_credit)
+@metric(
+    *(f"coefficient/entropy_decile_{d}" for d in range(10)),
+    *(f"coefficient/quarter_{q}" for q in range(1, 5)),
+    when=_changes_credit,
+)
 def coefficient(seen: SeenLoss) -> Sums:
     """Logged step: credit of a token over its advantage, abs(c)/abs(A), with the real ratio and clipping. In ten
     classes of the tokens of a response by entropy, of which 0 has the lowest and 9 the highest, and by quarter of the
