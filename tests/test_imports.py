@@ -108,7 +108,10 @@ def test_nothing_imports_engines_and_only_the_modules_of_an_engine_import_it():
     assert rooms == {"engines", "config", "credit", "loss", "presets", "support"}
     foreign = r"^\s*(?:from|import) (verl|ray|omegaconf|tensordict)\b"
     texts = {name: path.read_text("utf-8") for name, path in MODULES.items()}
-    assert [name for name, text in texts.items() if re.search(foreign, text, re.MULTILINE)] == ["engines.verl", "engines.verl_advantages"]
+    assert [name for name, text in texts.items() if re.search(foreign, text, re.MULTILINE)] == [
+        "engines.verl",
+        "engines.verl_advantages",
+    ]
 
 
 def test_no_modules_import_each_other_in_a_circle():

@@ -5,10 +5,9 @@ entropy terms stay verl's. TRL is imported when a loss or an estimator is first 
 """
 
 import inspect
-import logging
 from collections.abc import Callable
 from contextvars import ContextVar
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from importlib.metadata import version
 from itertools import count
 from typing import Any
@@ -19,9 +18,9 @@ from packaging.version import Version
 from .. import STEMS
 from ..credit.tokens import turn_numbers
 from ..support.digests import seed_from
+from . import ESTIMATORS, logger, say
 
 
-logger = logging.getLogger(__name__)
 try:
     from verl.trainer.ppo import core_algos
     from verl.utils import import_utils
@@ -43,10 +42,8 @@ except Exception as error:  # verl logs it where nobody looks
     raise
 
 NAMES = [f"trl_credit.{algo}" for algo in (*STEMS, "custom")]
-ESTIMATORS = ("grpo", "opo", "ha_dw")
 AGGREGATION = {"grpo": "seq-mean-token-mean", "dapo": "token-mean", "dr_grpo": "seq-mean-token-sum-norm"}
 _pass: ContextVar[tuple[Any, Any]] = ContextVar("micro-batch in ppo_loss")
-say = cache(logger.warning)  # once for each message
 _OF_OTHER_LOSSES = "clip_cov_ratio clip_cov_lb clip_cov_ub kl_cov_ratio ppo_kl_coef dro_beta".split()
 
 
@@ -176,4 +173,4 @@ losses.ppo_loss = _handed_on(losses.ppo_loss)
 for _name in NAMES:  # those that cannot be a loss say why when they are used
     core_algos.register_policy_loss(_name)(partial(policy_loss, _name.partition(".")[2]))
 for _name in ESTIMATORS:
-    core_algos.register_adv_est(f"trl_credit.{_name}")(advantages)
+    core_algos.register_adv_est(_name)(advantages)

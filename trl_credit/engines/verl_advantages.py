@@ -10,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
 
 from ..support.files import read_json, write_atomically
+from . import ESTIMATORS, logger, say
 from .estimator import Estimator
-from .verl import ESTIMATORS, logger, say
 
 
 BELIEF_FILE, CALLBACK = "trl_credit_belief.json", f"{__name__}.BeliefInCheckpoints"
@@ -28,13 +28,11 @@ def estimator_of(algorithm: Any) -> Estimator:
     Raises:
         ValueError: it is none of ours, a knob is wrong, or verl's rejection of tokens would make turns.
     """
-    _, _, algo = algorithm.adv_estimator.partition("trl_credit.")
-    if algo not in ESTIMATORS:
-        names = ", ".join(f"trl_credit.{name}" for name in ESTIMATORS)
-        raise ValueError(f"adv_estimator={algorithm.adv_estimator!r} is not one of trl_credit: {names}.")
+    if (name := algorithm.adv_estimator) not in ESTIMATORS:
+        raise ValueError(f"adv_estimator={name!r} is not one of trl_credit: {', '.join(ESTIMATORS)}.")
     knobs = algorithm.get("trl_credit") or {}
     knobs = OmegaConf.to_container(knobs, resolve=True) if isinstance(knobs, DictConfig) else knobs
-    estimator = _estimator(algo, json.dumps(knobs, sort_keys=True))
+    estimator = _estimator(name.partition(".")[2], json.dumps(knobs, sort_keys=True))
     rejected = (algorithm.get("rollout_correction") or {}).get("rollout_rs") or ""
     if estimator.config.returns != "outcome" and "token" in rejected:
         raise ValueError(f"rollout_rs={rejected!r} would cut turns in two, which returns='to_go' credits: drop one.")
