@@ -22,7 +22,7 @@ from toy_loss import run, toy
 from trl_credit import STEMS
 
 
-pytest.importorskip("verl", reason="needs verl: .ci/engines.sh", exc_type=ImportError)
+pytest.importorskip("verl", reason="needs verl: .ci/engines.sh")
 
 import ray
 from hydra import compose, initialize_config_module

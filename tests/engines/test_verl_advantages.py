@@ -11,7 +11,7 @@ from trl_credit.credit.difficulty import DifficultyBelief, difficulty_weight
 from trl_credit.credit.returns import returns_to_go, to_go_advantages
 
 
-pytest.importorskip("verl", reason="needs verl: .ci/engines.sh", exc_type=ImportError)
+pytest.importorskip("verl", reason="needs verl: .ci/engines.sh")
 
 import numpy as np
 from omegaconf import OmegaConf

@@ -13,7 +13,7 @@ from toy_loss import toy
 from trl_credit import STEMS, Credit
 
 
-pytest.importorskip("verl", reason="needs verl: .ci/engines.sh", exc_type=ImportError)
+pytest.importorskip("verl", reason="needs verl: .ci/engines.sh")
 
 from hydra.errors import InstantiationException
 from verl.trainer.ppo.core_algos import get_policy_loss_fn
