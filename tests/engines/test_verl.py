@@ -160,12 +160,15 @@ class Later:
 """)
     t = toy()
     t["old"] = t["old"].masked_fill(t["mask"] == 0, torch.nan)  # nothing outside of the loss is read
-    actor = actor_of("custom", knobs={"credit": f"{tmp_path}/mine.py:Later", "skipped": 3}, loss_agg_mode="token-mean")
+    actor = actor_of(
+        "custom", knobs={"credit": f"{tmp_path}/mine.py:Later", "skipped": 3}, loss_agg_mode="seq-mean-token-mean"
+    )
     value, gradient, metrics = verl_loss(actor, t)
     kept_t = (t["mask"].cumsum(-1) > 3) & t["mask"].bool()
     ratio_t, a = (t["logps"] - t["old"]).exp(), t["advantages"].unsqueeze(1)
     loss_t = torch.maximum(-a * ratio_t, -a * ratio_t.clamp(0.8, 1.2)).nan_to_num()
-    assert value.item() == pytest.approx((loss_t * kept_t).sum().item() / t["mask"].sum().item(), rel=1e-12)
+    expected = AGGREGATIONS["seq-mean-token-mean"](loss_t * kept_t, t["mask"])
+    assert value.item() == pytest.approx(expected.item(), rel=1e-7)
     assert (gradient != 0)[~kept_t].sum() == 0 and (gradient != 0).any()
     assert metrics["actor/credit/kept_fraction"].aggregate() == pytest.approx((kept_t.sum() / t["mask"].sum()).item())
     assert metrics["actor/credit/turns"].aggregate() == 1.25  # one row of four has two
