@@ -10,7 +10,15 @@ export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 for engine in "$@"; do
     venv=".venv-$engine"
     rm -rf "$venv"
-    python3 -m venv "$venv"
+    python=python3
+    if [ "$engine" = skyrl ]; then  # its settings need typing.TypedDict of Python 3.12
+        beside=$(pyenv prefix 3.12 2>/dev/null || true)  # where pyenv has it beside its default
+        for python in python3.12 python3.13 "$beside/bin/python3" none; do
+            "$python" -c "import venv" 2>/dev/null && break
+        done
+        [ "$python" != none ] || { echo "skyrl: no Python 3.12 or 3.13 here, so its tests are skipped"; continue; }
+    fi
+    "$python" -m venv "$venv"
     pip=("$venv/bin/python" -m pip install -q --disable-pip-version-check)
     # first of all the CPU build of torch, so that nothing pulls in another
     "${pip[@]}" 'torch==2.13.0'
