@@ -3,13 +3,13 @@
 `.ci/engines.sh verl` installs verl and runs these.
 """
 
-import math
 import os
 import re
 import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from golden import CASES, KNOBS, differs_inside_a_row, tensors
 from processes import TORCHRUN, results
 from processes import run as processes_run
 from scripts import ROOT
+from slow_trace import slow_gains
 from toy_loss import run, toy
 
 from trl_credit import STEMS
@@ -111,33 +112,18 @@ def test_aggregation_stays_that_of_verl(mode):
     t = toy()
     own = actor_of("s_trace", loss_agg_mode=mode, clip_ratio_c=3.0)
     plain = FSDPActorConfig(strategy="fsdp2", rollout_n=4, ppo_micro_batch_size_per_gpu=2, loss_agg_mode=mode)
-    plain = replace(plain, loss_scale_factor=16)
-    vanilla, grpo = verl_loss(plain, t), verl_loss(actor_of("grpo", loss_agg_mode=mode, clip_ratio_c=3.0), t)
+    plain = replace(plain, loss_scale_factor=16, clip_ratio_c=1.3)
+    vanilla, grpo = verl_loss(plain, t), verl_loss(actor_of("grpo", loss_agg_mode=mode, clip_ratio_c=1.3), t)
     assert vanilla[0].equal(grpo[0]) and vanilla[1].equal(grpo[1])
-    log_ratio_t, a, m = t["logps"] - t["old"], t["advantages"].unsqueeze(1), t["mask"].double()
-    w_t = torch.stack(
-        [s_trace(*row, decay=0.9) for row in zip(log_ratio_t, t["logps"], t["entropies"], m, strict=True)]
-    )
-    ratio_t = w_t.exp()
-    loss_t = torch.maximum(-a * ratio_t, -a * ratio_t.clamp(0.8, 1.2))
-    loss_t = torch.where(a < 0, torch.minimum(-a * 3, loss_t), loss_t)
+    assert vanilla[2]["actor/pg_clipfrac_lower"].aggregate() > 0  # tokens that only the dual clip bounds
+    toy_rows = {"mask_t": t["mask"], "drift_t": (t["logps"] - t["old"]).detach()}
+    toy_rows["advantage_t"] = t["advantages"].unsqueeze(1).expand_as(t["logps"])
+    settings = {"uncertainty_t": t["entropies"], "decay": 0.9, "rate": 0.2}
+    loss_t, m = -slow_gains(t["logps"], **settings, batch=SimpleNamespace(**toy_rows)), t["mask"].double()
     expected = AGGREGATIONS[mode](loss_t, m)
     assert verl_loss(own, t)[0].item() == pytest.approx(expected.item(), rel=1e-8)
     gradient = torch.autograd.grad(expected, t["logps"])[0]
     torch.testing.assert_close(verl_loss(own, t)[1], gradient, rtol=1e-7, atol=1e-12)
-
-
-def s_trace(log_ratio_t, logp_t, entropy_t, mask_t, *, decay):
-    """W of one row, token by token, 0 where the mask is."""
-    inside = mask_t.nonzero().flatten().tolist()
-    chosen = set(sorted(inside, key=lambda t: -entropy_t[t])[: math.ceil(0.2 * len(inside))])
-    w_t = torch.zeros_like(log_ratio_t)
-    for t in inside:
-        w_t[t] = log_ratio_t[t]
-        for k in chosen:
-            if k < t:
-                w_t[t] = w_t[t] + decay ** (t - k) * (logp_t[k] - logp_t[k].detach())
-    return w_t
 
 
 def test_masks_and_weights_of_a_custom_function(tmp_path):

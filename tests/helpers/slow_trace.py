@@ -9,7 +9,8 @@ import torch
 def toy_batch() -> SimpleNamespace:
     """Responses of 9, 5, 7 and 1 tokens, two of them with two tokens of a tool inside, float64.
 
-    `drift_t` is ℓ − ℓ°, of which some are clipped; `sampler_weight_t` is π_old over the sampler, at most 2.
+    `drift_t` is ℓ − ℓ°, and some of its ratios are clipped. `sampler_weight_t` is the probability under π_old over that
+    of the sampler, at most 2.
     """
     draw = torch.Generator().manual_seed(0)
     noise = torch.randn(2, 4, 9, generator=draw, dtype=torch.float64)

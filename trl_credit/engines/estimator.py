@@ -23,6 +23,7 @@ class Estimator:
 
     Attributes:
         belief ([`~trl_credit.credit.difficulty.DifficultyBelief`] or `None`): HA-DW's.
+        in_checkpoints (`bool`): Whether checkpoints keep the belief.
 
     Raises:
         ValueError: a knob is wrong or does not act, or the states of an environment would be needed.
@@ -32,7 +33,7 @@ class Estimator:
         self.config = engine_config(algo, knobs, acting=ON_BATCH, where=where)
         if self.config.returns not in ("outcome", "to_go"):
             raise ValueError(f"returns={self.config.returns!r} needs states of environments: set returns='to_go'.")
-        self.belief = belief_of(self.config)
+        self.belief, self.in_checkpoints = belief_of(self.config), False
 
     def __call__(self, reward_t: torch.Tensor, *, prompts: Any, scale: bool, mask_t: torch.Tensor) -> torch.Tensor:
         """A of every token, shape (B, T), 0 where `mask_t` is. Groups may differ in size. One without any token of the

@@ -44,7 +44,7 @@ def advantages(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages, and the same as returns, shape (B, T), with the knobs in `algorithm.trl_credit`."""
     estimator = estimator_of(config)
-    if estimator.belief is not None and not hasattr(estimator, "in_checkpoints"):
+    if estimator.belief is not None and not estimator.in_checkpoints:
         say(f"the belief of HA-DW starts anew after a resume: set trainer.checkpoint_callback_class={CALLBACK}.")
     scale = config.get("norm_adv_by_std_in_grpo", True)
     advantage_t = estimator(token_level_rewards, prompts=index, scale=scale, mask_t=response_mask)
