@@ -1,28 +1,27 @@
-"""False verdicts of accuracy rewards on the same cases: math-verify, TRL's reward, and ours, strict and permissive.
+"""False verdicts of accuracy rewards on the same answers, in one run: math-verify's, TRL's, and ours.
 
-    python benchmarks/answers.py            # prints the table
-    python benchmarks/answers.py --write    # and puts it into docs/answers.md
+    python benchmarks/answers.py            # prints the tables
+    python benchmarks/answers.py --write    # and puts them into docs/answers.md
 
-The cases (tests/strict_cases.jsonl) are attempts to be rewarded without an answer, and answers as models write them.
+The answers are those of tests/family_cases.jsonl, by family, and those that readers wrote who had not seen the code.
 """
 
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 
 from math_verify import parse, verify
 from trl.rewards import accuracy_reward as trl_reward
 
-from trl_credit.rewards import accuracy_reward
+from trl_credit.rewards import accuracy_reward, extract_answer
 
 
 ROOT = Path(__file__).resolve().parents[1]
-CASES = ROOT / "tests" / "strict_cases.jsonl"
+TESTS = ROOT / "tests"
 PAGE = ROOT / "docs" / "answers.md"
-BETWEEN = re.compile(r"(?<=<!-- answers -->\n).*?(?=<!-- /answers -->)", re.DOTALL)
 Case = dict[str, object]
 Judge = Callable[[list[Case]], list[float | None]]
 
@@ -36,45 +35,80 @@ def trl(cases: list[Case]) -> list[float | None]:
     return trl_reward(completions=completions, solution=[f"${case['gold']}$" for case in cases])
 
 
-def ours(*, strict: bool) -> Judge:
-    def judge(cases: list[Case]) -> list[float | None]:
-        outputs, golds, problems = ([case[key] for case in cases] for key in ("output", "gold", "problem"))
-        return accuracy_reward(outputs, golds, prompts=problems, strict=strict)
-
-    return judge
+def ours(cases: list[Case]) -> list[float | None]:
+    outputs, golds, problems = ([case[key] for case in cases] for key in ("output", "gold", "problem"))
+    return accuracy_reward(outputs, golds, prompts=problems)
 
 
-def table(judges: dict[str, Judge], cases: list[Case]) -> str:
-    wrong, right = ([case for case in cases if case["expected"] is verdict] for verdict in (False, True))
-    head = f"| | 1 for a wrong or unfinished answer (of {len(wrong)}) | 0 for a right one (of {len(right)}) |\n"
-    head += "|---|---|---|\n"
-    rows = []
-    for name, judge in judges.items():
-        errors = [
-            sum((verdict == 1.0) is not case["expected"] for case, verdict in zip(part, judge(part), strict=True))
-            for part in (wrong, right)
+JUDGES: dict[str, Judge] = {
+    "`accuracy`": ours,
+    f"math-verify {version('math-verify')}": math_verify,
+    f"TRL {version('trl')}": trl,
+}
+
+
+def false_verdicts(cases: list[Case]) -> list[str]:
+    """For each judge, how often it gave 1 to a wrong answer, and 0 to a right one."""
+    cells = []
+    for judge in JUDGES.values():
+        missed = [
+            case for case, verdict in zip(cases, judge(cases), strict=True) if (verdict == 1.0) is not case["expected"]
         ]
-        shares = (f"{n} ({100 * n / len(part):.1f} %)" for n, part in zip(errors, (wrong, right), strict=True))
-        rows.append(f"| {name} | {' | '.join(shares)} |\n")
-    return head + "".join(rows)
+        cells.append(
+            f"{sum(not case['expected'] for case in missed)} + {sum(bool(case['expected']) for case in missed)}"
+        )
+    return cells
+
+
+def table(head: str, rows: Iterable[tuple[str, list[Case]]]) -> str:
+    lines = [f"| {head} | {' | '.join(JUDGES)} |", f"|{'---|' * (head.count('|') + 1 + len(JUDGES))}"]
+    lines += [f"| {name} | {' | '.join(false_verdicts(cases))} |" for name, cases in rows]
+    return "\n".join(lines) + "\n"
+
+
+def cases_of(name: str) -> list[Case]:
+    lines = (TESTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{"problem": "", **json.loads(line)} for line in lines]
+
+
+def by_family() -> Iterable[tuple[str, list[Case]]]:
+    cases = cases_of("family_cases")
+    for family in dict.fromkeys(str(case["family"]) for case in cases):
+        own = [case for case in cases if case["family"] == family]
+        shown = [next((case for case in own if case["expected"] is verdict), None) for verdict in (True, False)]
+        right, wrong = (
+            f"`{extract_answer(str(case['output']))}` for `{case['gold']}`" if case else "" for case in shown
+        )
+        yield f"{family} | {right} | {wrong} | {len(own)}".replace("\n", " "), own
+
+
+def by_reader() -> Iterable[tuple[str, list[Case]]]:
+    unseen = cases_of("unseen_cases")
+    for name, cases in (
+        ("attempts to be rewarded, and honest answers", cases_of("strict_cases")),
+        ("set j", [case for case in unseen if str(case["id"]).startswith("j")]),
+        ("set k", [case for case in unseen if str(case["id"]).startswith("k")]),
+    ):
+        yield (
+            f"{name} | {sum(not case['expected'] for case in cases)} + {sum(bool(case['expected']) for case in cases)}",
+            cases,
+        )
 
 
 def main() -> None:
-    with CASES.open(encoding="utf-8") as lines:
-        cases = [json.loads(line) for line in lines]
-    judges = {
-        f"math-verify {version('math-verify')}": math_verify,
-        f"TRL {version('trl')}'s `accuracy_reward`": trl,
-        "`accuracy`, `strict=False`": ours(strict=False),
-        "`accuracy`": ours(strict=True),
+    page = PAGE.read_text(encoding="utf-8")
+    tables = {
+        "families": table("family | right | wrong | answers", by_family()),
+        "readers": table("answers | wrong + right", by_reader()),
     }
-    text = table(judges, cases)
-    print(text)
+    for name, text in tables.items():
+        print(text)
+        place = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
+        if not place.search(page):
+            raise ValueError(f"{PAGE.name} has no place for it: put <!-- {name} --> and <!-- /{name} --> there")
+        page = place.sub(lambda _, text=text: text, page)
     if "--write" in sys.argv[1:]:
-        page = PAGE.read_text(encoding="utf-8")
-        if not BETWEEN.search(page):
-            raise ValueError(f"{PAGE.name} has no place for it: put <!-- answers --> and <!-- /answers --> there")
-        PAGE.write_text(BETWEEN.sub(lambda _: text, page), encoding="utf-8")
+        PAGE.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from trl_credit.rewards import accuracy_reward
-from trl_credit.rewards.judging import JudgePool, Rules, default_pool
+from trl_credit.rewards.judging import JudgePool, Outcome, default_pool
 from trl_credit.rewards.judging.pool import _limit
 from trl_credit.rewards.judging.worker import wall_limit
 
@@ -28,6 +29,10 @@ def pid(pool):
     return worker._process.pid
 
 
+def verdicts_of(pool, pairs, **settings):
+    return [outcome is Outcome.RIGHT for outcome in pool.equal(pairs, **settings)]
+
+
 def judge_of(pool):
     """The child that judges, where a worker has one."""
     children = Path(f"/proc/{pid(pool)}/task/{pid(pool)}/children")
@@ -36,11 +41,11 @@ def judge_of(pool):
 
 @pytest.mark.slow
 def test_what_hangs_is_killed_counted_and_its_judge_replaced(pool):
-    assert pool.equal([("4", "4"), ("\\frac{8}{2}", "4")])[0] == [True, True]
+    assert verdicts_of(pool, [("4", "4"), ("\\frac{8}{2}", "4")]) == [True, True]
     before = judge_of(pool)
-    verdicts, counts = pool.equal([("9^{9^{9^{9}}}", "4"), ("(10^{8})!", "5"), ("\\sqrt{16}", "4")], timeout=1.0)
-    assert verdicts == [False, False, True]
-    assert counts.timed_out >= 1 and counts.timed_out + counts.failed <= 2
+    outcomes = pool.equal([("9^{9^{9^{9}}}", "4"), ("(10^{8})!", "5"), ("\\sqrt{16}", "4")], timeout=1.0)
+    assert Outcome.TIMED_OUT in outcomes and outcomes[2] is Outcome.RIGHT
+    assert set(outcomes[:2]) <= {Outcome.TIMED_OUT, Outcome.FAILED, Outcome.WRONG}
     assert judge_of(pool) != before
     with pytest.raises(ProcessLookupError):
         os.kill(before, 0)
@@ -54,38 +59,39 @@ def test_a_verdict_does_not_depend_on_its_neighbours(pool):
         ("\\frac{1}{s+a}", "\\frac{2}{2s+2a}"),
         ("(x+1)^{20}", "(x+1)^{19}(1+x)"),
     ]
-    alone = [pool.equal([pair], timeout=2.0)[0][0] for pair in slow]
+    alone = [pool.equal([pair], timeout=2.0)[0] for pair in slow]
     hangs = [(f"9^{{9^{{9^{{{n}}}}}}}", "4") for n in range(9, 21)]
     worker = pid(pool)
-    verdicts, counts = JudgePool.equal(pool, hangs[:6] + slow + hangs[6:], timeout=2.0)
-    assert (counts.timed_out + counts.failed, verdicts[6:9], alone) == (12, alone, [True, True, True])
+    pool._remembered.clear()
+    outcomes = pool.equal(hangs[:6] + slow + hangs[6:], timeout=2.0)
+    assert outcomes[6:9] == alone == [Outcome.RIGHT] * 3
+    assert set(outcomes[:6] + outcomes[9:]) <= {Outcome.TIMED_OUT, Outcome.FAILED}
     assert pid(pool) == worker  # no worker had to start again
 
 
 def test_the_limit_depends_on_the_answer_alone():
     heavy = ["9^{9^{9}}", "2^{(3^{4})}", "2^{100000}", "(10^{8})!", "100000!", "5!!", "9**9**9"]
     light = ["42", "2^{10}", "x^{n^2}", "10!", "\\frac{1}{2}", "e^{-2t}", "10^{-9}", "x^2+y^2", "12345678"]
-    assert [_limit((text, "4", Rules(), 1.0)) for text in heavy] == [0.1] * len(heavy)
-    assert [_limit((text, "4", Rules(), 1.0)) for text in light] == [1.0] * len(light)
+    assert [_limit((text, "4", "", True, 1.0)) for text in heavy] == [0.1] * len(heavy)
+    assert [_limit((text, "4", "", True, 1.0)) for text in light] == [1.0] * len(light)
 
 
 def slow_pairs(n):
     """Answers of ordinary looks that take their judge seconds, none of them right."""
-    return [(f"(x+1)^{{{60 + i}}}(y+2)^{{60}}", f"(x+1)^{{{59 + i}}}(y+2)^{{61}}") for i in range(n)]
+    return [(f"(x+1)^{{{60 + i}}}(y+2)^{{60}}=z", f"(x+1)^{{{59 + i}}}(y+2)^{{61}}=z") for i in range(n)]
 
 
 @pytest.mark.slow
 def test_hanging_answers_of_a_batch_have_a_budget_and_the_others_their_verdicts(pool):
     ordinary = [(f"\\frac{{{2 * i}}}{{2}}", str(i + (i % 5 == 0))) for i in range(1, 30)]
-    alone = JudgePool.equal(pool, ordinary)[0]
+    alone = pool.equal(ordinary)
     pool._remembered.clear()
     hangs = slow_pairs(12)
-    verdicts, counts = pool.equal(hangs[:6] + ordinary + hangs[6:], timeout=1.0, slow_answers=2)
-    assert verdicts[6:-6] == alone and sum(alone) == 24 and not any(verdicts[:6] + verdicts[-6:])
-    assert (counts.timed_out, counts.over_budget, counts.failed) == (12, 10, 0)
+    outcomes = pool.equal(hangs[:6] + ordinary + hangs[6:], timeout=1.0, slow_answers=2)
+    assert outcomes[6:-6] == alone and alone.count(Outcome.RIGHT) == 24
+    assert Counter(outcomes[:6] + outcomes[-6:]) == {Outcome.TIMED_OUT: 2, Outcome.OVER_BUDGET: 10}
     heavy = [(f"9^{{9^{{9^{{{n}}}}}}}", "4") for n in range(9, 14)]  # these have a tenth anyway
-    verdicts, counts = pool.equal([*heavy, *hangs[:1]], timeout=1.0, slow_answers=1)
-    assert (counts.timed_out, counts.over_budget) == (6, 0)
+    assert set(pool.equal([*heavy, *hangs[-1:]], timeout=1.0, slow_answers=1)) == {Outcome.TIMED_OUT}
 
 
 @pytest.mark.parametrize(("forks", "wall"), [(True, 11.0), (False, 0.2)])
@@ -105,9 +111,18 @@ def test_the_accuracy_reward_says_what_was_over_its_budget():
 
 
 def test_equal_pairs_are_judged_once(pool):
-    verdicts, counts = pool.equal([("0.5", "\\frac{1}{2}")] * 100 + [("0.5", "\\frac{1}{3}")] * 100)
-    assert verdicts == [True] * 100 + [False] * 100 and counts.judged == 2
-    assert pool.equal([("0.5", "\\frac{1}{2}")])[1].judged == 0
+    asked, judge = [], pool._judge
+    pool._judge = lambda questions, share: asked.extend(questions) or judge(questions, share)
+    outcomes = pool.equal([("0.5", "\\frac{1}{2}")] * 100 + [("0.5", "\\frac{1}{3}")] * 100)
+    assert outcomes == [Outcome.RIGHT] * 100 + [Outcome.WRONG] * 100 and len(asked) == 2
+    assert pool.equal([("0.5", "\\frac{1}{2}")]) == [Outcome.RIGHT] and len(asked) == 2
+
+
+def test_what_is_remembered_is_bounded(pool, monkeypatch):
+    monkeypatch.setattr("trl_credit.rewards.judging.pool._MOST_REMEMBERED", 3)
+    for i in range(5):
+        assert pool.equal([(f"{i}.0", str(i)), ("2" * 501, "3")]) == [Outcome.RIGHT, Outcome.WRONG]
+        assert 0 < len(pool._remembered) <= 3 and all(len(answer) == 3 for answer, *_ in pool._remembered)
 
 
 @pytest.mark.slow
@@ -115,8 +130,7 @@ def test_a_worker_that_dies_over_an_answer_is_replaced_and_counted(pool):
     pool.equal([("4", "4")])
     killer = threading.Timer(1.0, os.kill, (pid(pool), signal.SIGKILL))
     killer.start()
-    verdicts, counts = pool.equal([("9^{9^{9^{9}}}", "2"), ("1+2", "3")], timeout=60.0)
-    assert verdicts == [False, True] and (counts.failed, counts.timed_out) == (1, 0)
+    assert pool.equal([("9^{9^{9^{9}}}", "2"), ("1+2", "3")], timeout=60.0) == [Outcome.FAILED, Outcome.RIGHT]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of memory is Linux's")
@@ -124,9 +138,9 @@ def test_a_worker_that_dies_over_an_answer_is_replaced_and_counted(pool):
 def test_memory_is_limited():
     pool = JudgePool(1, memory=1.0)
     # a number of 8 GB; without a limit it is there in less than the time allowed
-    verdicts, counts = pool.equal([("\\left(2^{64000000000}\\right)", "4"), ("\\frac{8}{2}", "4")], timeout=20.0)
+    outcomes = pool.equal([("\\left(2^{64000000000}\\right)", "4"), ("\\frac{8}{2}", "4")], timeout=20.0)
     pool.close()
-    assert verdicts == [False, True] and counts.timed_out + counts.failed <= 1
+    assert outcomes[0] is not Outcome.RIGHT is outcomes[1]
 
 
 def test_from_many_threads_at_once():
@@ -134,7 +148,7 @@ def test_from_many_threads_at_once():
     verdicts = [None] * 6
 
     def judge(t):
-        verdicts[t] = default_pool().equal(pairs[t])[0]
+        verdicts[t] = verdicts_of(default_pool(), pairs[t])
 
     threads = [threading.Thread(target=judge, args=(t,)) for t in range(6)]
     for thread in threads:
@@ -151,11 +165,11 @@ def test_a_forked_child_has_workers_of_its_own():
     code = (
         "import os\n"
         "from trl_credit.rewards.judging import default_pool\n"
-        "assert default_pool().equal([('\\\\frac{6}{3}', '2')])[0] == [True]\n"
+        "assert default_pool().equal([('\\\\frac{6}{3}', '2')]) == ['right']\n"
         "child = os.fork()\n"
-        "verdict = default_pool().equal([('\\\\frac{9}{3}', '3')] if child else [('\\\\frac{9}{3}', '4')])[0]\n"
-        "if child == 0:\n    default_pool().close(); os._exit(7 if verdict == [False] else 1)\n"
-        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7 and verdict == [True]\n"
+        "outcomes = default_pool().equal([('\\\\frac{9}{3}', '3' if child else '4')])\n"
+        "if child == 0:\n    default_pool().close(); os._exit(7 if outcomes == ['wrong'] else 1)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7 and outcomes == ['right']\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 

@@ -6,13 +6,16 @@ trainers can use them too.
 
 import functools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..demo import TASKS, agent_reward, demo_reward
 from ..support.conversation import asked_in, response_text
 from ..support.functions import resolve_function
-from . import judging
+from .judging import Outcome, default_pool, extract_answer, read_gold
+from .judging.extract import LONGEST_ANSWER
+from .judging.pool import ANSWER_TIMEOUT, SLOW_ANSWERS
 from .puzzles import IN_TEXT, knights_and_knaves_reward
 from .reasoning_gym import reasoning_gym_reward
 
@@ -32,8 +35,8 @@ def accuracy_reward(
     prompts: list | None = None,
     problem: list[str | None] | None = None,
     strict: bool = True,
-    timeout: float = judging.ANSWER_TIMEOUT,
-    slow_answers: int | None = judging.SLOW_ANSWERS,
+    timeout: float = ANSWER_TIMEOUT,
+    slow_answers: int | None = SLOW_ANSWERS,
     log_metric: Callable[[str, float], None] | None = None,
     **kwargs: Any,
 ) -> list[float | None]:
@@ -70,22 +73,23 @@ def accuracy_reward(
     Returns:
         `list[float | None]`: one per response; `None` if there is no gold.
     """
-    golds = ["" if gold is None else judging.read_gold(gold) for gold in answer]
+    golds = ["" if gold is None else read_gold(gold) for gold in answer]
     problems = list(map(asked_in, prompts)) if prompts is not None else [""] * len(golds)
     if problem is not None:
         problems = [prompt if own is None else str(own) for own, prompt in zip(problem, problems, strict=True)]
-    answers = [judging.extract_answer(response_text(completion)) for completion in completions]
+    answers = [extract_answer(response_text(completion)) for completion in completions]
     rows = list(zip(answers, golds, problems, strict=True))
-    judged = [i for i, (text, gold, _) in enumerate(rows) if text and gold and len(text) <= judging.LONGEST_ANSWER]
-    pairs, rules = [rows[i][:2] for i in judged], [judging.rules_for(*rows[i], strict=strict) for i in judged]
-    verdicts, counts = judging.default_pool().equal(pairs, rules=rules, timeout=timeout, slow_answers=slow_answers)
-    right = {i for i, verdict in zip(judged, verdicts, strict=True) if verdict}
-    copied = {i for i in right if strict and judging.restated(*rows[i])}
+    judged = [i for i, (text, gold, _) in enumerate(rows) if text and gold and len(text) <= LONGEST_ANSWER]
+    pairs, problems = [rows[i][:2] for i in judged], [rows[i][2] for i in judged]
+    limits = {"timeout": timeout, "slow_answers": slow_answers}
+    outcomes = default_pool().equal(pairs, problems=problems, strict=strict, **limits)
+    right = {i for i, outcome in zip(judged, outcomes, strict=True) if outcome is Outcome.RIGHT}
     if log_metric is not None:
-        for name in ("timed_out", "over_budget", "failed", "unevaluated"):
-            log_metric(f"accuracy/{name}", float(getattr(counts, name)))
-        log_metric("accuracy/restated", float(len(copied)))
-    return [float(i in right and i not in copied) if gold else None for i, gold in enumerate(golds)]
+        counts = Counter(outcomes)
+        counts[Outcome.TIMED_OUT] += counts[Outcome.OVER_BUDGET]
+        for name in ("timed_out", "over_budget", "failed", "unevaluated", "restated"):
+            log_metric(f"accuracy/{name}", float(counts[Outcome(name)]))
+    return [float(i in right) if gold else None for i, gold in enumerate(golds)]
 
 
 def format_reward(completions: list, *, tags: bool = True, **kwargs: Any) -> list[float]:
@@ -123,14 +127,15 @@ def check_answers(answers: Iterable[object]) -> None:
     Raises:
         ValueError: golds cannot be read; the message shows the first of them.
     """
-    golds = ["" if gold is None else judging.read_gold(gold) for gold in answers]
+    golds = ["" if gold is None else read_gold(gold) for gold in answers]
     is_prose = [len(re.findall(r"(?<![\\A-Za-z])[A-Za-z]{3,}", IN_TEXT.sub(" ", gold))) >= 3 for gold in golds]
     of_prose = 2 * sum(is_prose) > len(golds)
-    unread = {i for i, x in enumerate(golds) if not 0 < len(x) <= judging.LONGEST_ANSWER or (of_prose and is_prose[i])}
+    unread = {i for i, x in enumerate(golds) if not 0 < len(x) <= LONGEST_ANSWER or (of_prose and is_prose[i])}
     # most golds are numbers, which need no parser
     hard = [i for i, x in enumerate(golds) if i not in unread and not re.fullmatch(r"-?\d{1,300}(?:\.\d+)?", x)]
-    verdicts, _ = judging.default_pool().equal([(None, golds[i]) for i in hard], timeout=_LOAD_TIMEOUT)
-    if bad := sorted(unread.union(i for i, verdict in zip(hard, verdicts, strict=True) if not verdict)):
+    outcomes = default_pool().equal([(None, golds[i]) for i in hard], timeout=_LOAD_TIMEOUT)
+    unread.update(i for i, outcome in zip(hard, outcomes, strict=True) if outcome is not Outcome.RIGHT)
+    if bad := sorted(unread):
         shown = ", ".join(f"row {i}: {golds[i][:80]!r}" for i in bad[:3])
         fix = "Choose another --answer_column or a --reward that reads it, or remove these rows."
         raise ValueError(f"{len(bad)} of {len(golds)} answers cannot be read as mathematics ({shown}). {fix}")

@@ -1,287 +1,305 @@
-"""Whether two bare answers are equal. Runs in a worker (see `worker.py`), since it may take unlimited time."""
+"""Whether an answer is right. Runs in a worker (see `worker.py`), since it may take unlimited time."""
 
 import math
 import re
-from dataclasses import replace
-from fractions import Fraction
+from collections.abc import Iterable
 
-from .families import Family, read_family, same_family
-from .forms import BASED, split_outside, upwards, without_label
-from .intervals import as_intervals
-from .plain import joined, plain, squeezed
-from .sets import SET_SIGN, RealSet, read_set
-from .units import FUNCTIONS, Quantity, ratio, read_quantity, without_units
-from .values import INEQUALITY, PERCENT, decimal_of, parsed_as, same, value_of, with_percent
+from math_verify import verify
+from sympy import Basic, Derivative, Expr, Float, Integral, Limit, Product, Sum, ceiling, floor, nan, zoo
+from sympy.core.function import AppliedUndef
+
+from .families import both_families
+from .normal import joined, normal, split_outside, squeezed
+from .read import BASED, DECIMAL, INEQUALITY, PERCENT, Answer, Kind, is_label, parsed_as, read, without_label
+from .rules import Outcome, Rules
+from .sets import both_sets
+from .unfinished import has_operator, sides_of, unevaluated
+from .units import agree, quantities, ratio, read_quantity, without_units
+from .wording import reworded
 
 
-_MARKS = ("'", "\\overline", "...", "dots", "^T")  # math-verify ignores these
-_CLOCK = re.compile(r"(\d{1,2}) ?: ?(\d{2})(?: ?: ?(\d{2}))?\s*([ap])?\.?m?\.?", re.IGNORECASE)
+_INTEGERS = re.compile(
+    r"^(?:for )?(?:all |any |every )?(?:the )?(?:positive |natural )?(?:integers?|numbers) (?:(?:with|such that) )?"
+    r"(?=[a-zA-Z] ?(?:[<>]|\\[lgn]))|^[a-zA-Z] ?\\in ?\\mathbb ?\{? ?[ZN] ?\}?,? ?(?:and )?(?=[a-z])|"
+    r",? ?(?:where |with )?[a-zA-Z] ?(?:\\in ?\\mathbb ?\{? ?[ZN] ?\}?(?:_\{?[^{}]*\}?)?|(?:is )?an integer)$"
+)
+_CONSTANT = re.compile(r"(?<![A-Za-z\\])[Cc](?!os|ot|sc|m\b)")
+_LETTERS = re.compile(r"[A-Za-z]")
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+_CLOCK = re.compile(r"([01]?\d|2[0-3]) ?: ?(\d{2})(?: ?: ?(\d{2}))?\s*([ap])?\.?m?\.?", re.IGNORECASE)
 _RATIO = re.compile(r"-?\d+(?:\s*:\s*\d+)+")
-_LETTER = re.compile(r"(\()?([A-Za-z])(\))?[.:]?")
-_CHOICE = re.compile(r"\(?([A-Z])[).:] *\S.*")
-# math-verify reads these as 0, so they are equal only if written alike
-_DERIVATIVE = re.compile(r"\\frac\{(?:d|\\partial)[^{}]*(?:\{[^{}]*\}[^{}]*)?\}\{(?:d|\\partial) ?\\?[A-Za-z]")
-_SYMBOL = re.compile(r"\\?[A-Za-z]+(?:_\w|_\{\w+\})?'?(?:\([A-Za-z, ]*\))?|[A-Za-z](?:, ?[A-Za-z])*")
-_SYMBOL_LIST = re.compile(r"[A-Za-z](?:_\w|_\{\w+\})?(?:,[A-Za-z](?:_\w|_\{\w+\})?)+")
-_NUMBERS = re.compile(r"-?\d+(?:\.\d+)?(?:,\s?-?\d+(?:\.\d+)?)+")
-_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
-_CLAIM = re.compile(r"(?:\(\d\) ?)?([A-Z]\w*) is an? (knight|knave)\b[,;.]?(?: and)?\s*")
-_COMMA = re.compile(r",")
-_SEPARATOR = re.compile(r"[,;]|\band\b|\bor\b")
+_SPELLED = re.compile(r"[A-Za-z -]+")
 _TOKEN = re.compile(r"[A-Za-z]+|\d*\.?\d+|[^\s.,;:'\"*$\\]")
+_SIDES = re.compile(r"(?<![<>!:\\])=|\\(?:approx|simeq)(?![A-Za-z])")
+_APPROXIMATELY = re.compile(r"\\(?:approx|simeq)(?![A-Za-z])")
+_MARKS = ("'", "\\overline", "dots", "^T", "\\equiv", "\\neq")  # math-verify ignores these
+# math-verify reads these as 0, so they are equal only if written alike
+_ZEROS = re.compile(r"\\frac\{(?:d|\\partial)[^{}]*(?:\{[^{}]*\}[^{}]*)?\}\{(?:d|\\partial) ?\\?[A-Za-z]")
+_OPEN = (AppliedUndef, Derivative, Integral, Limit, Product, Sum, floor, ceiling)  # have no value at a place
+_PLACES = 6  # that a rounded decimal must have
+_MOST_SYMBOLS = 8
+_NO_RULES = Rules()
+_SEVERAL = {Kind.LIST, Kind.TUPLE, Kind.SET}
+_SEPARATED = re.compile(r",|\b(?:and|or)\b")
 
 
-def equal(answer: str, gold: str) -> bool:
-    """Whether `answer` is right, evaluated or not. Both are in normal form.
-
-    This is stricter than math-verify: tiny numbers differ, 5000 % is not 50, cents are not dollars, and words are
-    compared instead of being multiplied letter by letter.
-    """
-    answer, gold, size = measured(answer, gold)
-    if not answer or not gold or size is None:
-        return False
-    if size != 1:
-        return converted(without_label(answer), gold, size)
-    bare = without_label(answer)
-    if "=" not in gold and BASED.fullmatch(bare):
-        return equal_plain(bare, gold)
-    return equal_plain(answer, gold) or ("=" not in gold and equal_plain(bare, gold))
+def judged(answer: str, gold: str, rules: Rules) -> Outcome:
+    """Whether an answer is right, or contains unfinished work, right or not, which strict rules refuse."""
+    answer, gold, rules = reworded(normal(answer), normal(gold), rules)
+    golds = [f"{gold}\\unit{{{unit}}}" for unit in rules.units] or [gold, *_equal_golds(answer, gold)]
+    return _best(_judged(_as_asked(answer, gold, rules), gold, rules) for gold in golds)
 
 
-def measured(answer: str, gold: str) -> tuple[str, str, float | None]:
-    """Both without their units, and how many units of the gold one of the answer is; `None` if they contradict."""
-    found, right = _with_one_unit(answer), _with_one_unit(gold)
-    return found.number, right.number, ratio(found, right)
-
-
-def _with_one_unit(text: str) -> Quantity:
-    """A quantity, or a list of quantities with the same unit."""
-    if "\\unit" not in text:
-        return Quantity(text, {"percent": 1} if PERCENT.search(text) else {})
-    quantities = [read_quantity(part) for part in split_outside(_COMMA, text)]
-    named = [quantity for quantity in quantities if quantity]
-    if not named or any((q.powers, q.size, q.nouns) != (named[0].powers, named[0].size, named[0].nouns) for q in named):
-        return Quantity(text)
-    return replace(named[0], number=without_units(text))
-
-
-def converted(answer: str, gold: str, size: float) -> bool:
-    """Whether numbers are equal if one unit of the answer is `size` units of the gold."""
-    value, right = value_of(parsed_as(joined(answer))), value_of(parsed_as(joined(gold)))
-    return None not in (value, right) and math.isclose(float(value) * size, float(right), rel_tol=1e-6)
-
-
-def equal_plain(answer: str, gold: str) -> bool:
-    """`equal` for texts in normal form."""
-    if squeezed(answer) == squeezed(gold):
-        return True
-    answer, gold = without_braces(answer), without_braces(gold)
-    if sets := both_sets(answer, gold):
-        return sets[0].equals(sets[1])
-    if families := both_families(answer, gold):
-        return same_family(*families)
-    if "<" in gold + answer or ">" in gold + answer or "\\g" in gold + answer:
-        answer, gold = upwards(answer), upwards(gold)
-    if INEQUALITY.search(answer) and not INEQUALITY.search(gold):
-        answer = as_intervals(answer)
-    if answer.count("=") == gold.count("=") == 1:
-        sides, right = (sorted(squeezed(side.strip()) for side in text.split("=")) for text in (answer, gold))
-        if sides == right:
-            return True
-    if any(answer.count(mark) != gold.count(mark) for mark in _MARKS):
-        return False
-    if any(re.search(r"(?<![_^\d])\d+ \d", text) for text in (answer, gold)):  # two numbers
-        return False
-    if any(map(_DERIVATIVE.search, (answer, gold))) or ("\\lim" in answer and "\\lim" in gold):
-        return False
-    if {"%", "^\\circ"} <= {sign for text in (answer, gold) for sign in ("%", "^\\circ") if sign in text}:
-        return False
-    verdicts = (compare(answer, gold) for compare in _COMPARE)
-    found = next((verdict for verdict in verdicts if verdict is not None), None)
-    return with_percent(joined(answer), joined(gold)) if found is None else found
+def _best(outcomes: Iterable[Outcome]) -> Outcome:
+    return min(outcomes, key=list(Outcome).index, default=Outcome.WRONG)
 
 
 def readable(gold: str) -> bool:
     """Whether a gold is a formula, a quantity, or words."""
-    text = plain(gold)
-    if not text:
-        return False
-    if _prose(text) or read_quantity(text) or any(p.fullmatch(text) for p in (_LETTER, _NUMBERS, _CLOCK, _RATIO)):
-        return True
-    return bool(_SYMBOL_LIST.fullmatch(squeezed(text))) or any(not isinstance(p, str) for p in parsed_as(joined(text)))
+    answer = read(normal(gold))
+    is_known = answer.kind is not Kind.FORMULA or read_quantity(answer.text) or answer.tree is not None
+    return answer.text != "" and bool(is_known or any(p.fullmatch(answer.text) for p in (_CLOCK, _RATIO)))
 
 
-def _prose(text: str) -> list[str]:
-    """The words of a text; there are none in a formula or in a number with its unit."""
-    if read_quantity(text):
+def _judged(answer: str, gold: str, rules: Rules) -> Outcome:
+    one, other = quantities(answer, gold)
+    answer, gold, size = one.number, other.number, ratio(one, other)
+    if not answer or not gold or not agree(one, other):
+        return Outcome.WRONG
+    if squeezed(answer) == squeezed(gold):
+        return _outcome(size == 1)
+    if rules.untupled and read(answer).kind is Kind.TUPLE and read(gold).kind is Kind.LIST:
+        return Outcome.WRONG
+    bare = without_label(answer)
+    if compared := both_families(bare, gold) or both_sets(bare, gold):
+        is_open = not compared.done or unevaluated(*compared.numbers)
+        return _outcome(size == 1 and compared.equal, rules.strict and is_open)
+    outcomes = []
+    for value in _claims(answer, gold, rules):
+        # degrees in radians have a π
+        if rules.strict and unevaluated(value, f"{gold}\\pi" if size != 1 and "\\pi" in value else gold):
+            outcomes.append(Outcome.UNEVALUATED)
+        elif size == 1:
+            outcomes.append(_outcome(same(value, gold, rules)))
+        else:
+            scaled = (read(value).number or nan) * size
+            outcomes.append(_outcome(_same_expression(scaled, read(gold).number, "1e-6")))
+    return _best(outcomes)
+
+
+def _outcome(is_equal: bool, is_unfinished: bool = False) -> Outcome:
+    return Outcome.UNEVALUATED if is_unfinished else Outcome.RIGHT if is_equal else Outcome.WRONG
+
+
+def _equal_golds(answer: str, gold: str) -> list[str]:
+    """The sides of a gold that gives a value in several ways: 0.56 = 56%. Percents need a percent sign."""
+    sides = sides_of(gold)
+    values = sides[1:] if is_label(sides[0]) else sides
+    if len(values) < 2 or any(_LETTERS.search(_COMMAND.sub("", side)) for side in values):
         return []
-    text = re.sub(r"\\(?:begin|end)\{[^{}]*\}", " ", text)
-    return [word.lower() for word in _WORD.findall(text) if word.lower() not in FUNCTIONS]
+    fitting = [side for side in values if PERCENT.search(side) or not PERCENT.search(answer)]
+    return [side for side in fitting if not unevaluated(side, values[-1])]
 
 
-# Comparisons of one kind of answer each. `None`: the pair is not of that kind.
+def _as_asked(answer: str, gold: str, rules: Rules) -> str:
+    """The answer without a base or a domain, or with brackets, where the problem allows it."""
+    based = BASED.fullmatch(answer)
+    if based and rules.base == int(based[2]) and gold == based[1]:
+        return based[1]
+    if rules.integers and not _INTEGERS.search(gold):
+        answer = _INTEGERS.sub("", answer)
+    letters, right = (set(_CONSTANT.findall(text)) for text in (answer, gold))
+    if rules.constant and len(letters) == len(right) == 1:
+        answer = _CONSTANT.sub(right.pop(), answer)
+    is_list = rules.listed and read(gold).kind is Kind.TUPLE and read(answer).kind is Kind.LIST
+    return f"({answer})" if is_list and gold[0] == "(" and gold[-1] == ")" else answer
 
 
-def both_sets(answer: str, gold: str) -> tuple[RealSet, RealSet] | None:
-    """Both as sets of real numbers, if one is written as a set or with inequalities and the other as a set or list."""
-    if not (SET_SIGN.search(answer) or SET_SIGN.search(gold)):
-        return None
-    right = read_set(gold)
-    found = read_set(answer) if right else None
-    return (found, right) if found and right else None
+def _claims(answer: str, gold: str, rules: Rules) -> list[str]:
+    """The values that an answer gives, without names: the last of several equal sides, and the exact one before a
+    rounded one. Empty if sides contradict each other."""
+    if "=" in gold or " is " in gold:
+        return [answer]
+    answer = without_label(answer)
+    sides = [side.strip() for side in split_outside(_SIDES, answer)]
+    if len(sides) < 2 or not all(sides) or INEQUALITY.search(answer) or len(read(answer).parts) > 1:
+        return [answer]
+    if is_label(sides[-1]):
+        return [sides[0]] if len(sides) == 2 and not is_label(sides[0]) else [answer]  # 5 = x
+    is_name = is_label(sides[0]) or rules.named
+    is_name |= len(sides) > 2 and not (sides[0][0].isdigit() or _LETTERS.search(_COMMAND.sub("", "".join(sides[1:]))))
+    exact, *rounded = _APPROXIMATELY.split(answer)
+    sides = [side.strip() for side in split_outside(_SIDES, exact)]
+    done = [side for side in sides[is_name:-1] if not has_operator(side) and not (is_label(side) and len(side) > 1)]
+    trees = [read(without_units(side).strip()).tree for side in (*done, sides[-1])]
+    if len(rounded) > 1 or not all(_same_expression(tree, trees[-1], "1e-9") for tree in trees[:-1]):
+        return []
+    values = [sides[-1], *map(str.strip, rounded)]
+    return values if not rounded or _rounds_to(*values) else []
 
 
-def both_families(answer: str, gold: str) -> tuple[Family, Family] | None:
-    """Both as families of solutions, if one says so."""
-    found, right = read_family(answer), read_family(gold)
-    if right and right.domain:
-        found = found or read_family(answer, bare=True)
-    elif found and found.domain:
-        right = right or read_family(gold, bare=True)
-    return (found, right) if found and right else None
+def _rounds_to(exact: str, rounded: str, least: int = 0) -> bool:
+    """Whether a decimal of some places is the other number, rounded to these places."""
+    rounded = joined(without_units(rounded).strip())
+    value, places = read(exact).number, len(rounded.partition(".")[2])
+    if value is None or not DECIMAL.fullmatch(rounded) or places < least:
+        return False
+    return abs(value - read(rounded).number) <= Float(f"0.6e-{places}")
 
 
-def same_claims(answer: str, gold: str) -> bool | None:
-    """Compares who is a knight and who is a knave, in any order."""
-    if "kn" not in gold or _CLAIM.sub("", gold).strip():
-        return None
-    return not _CLAIM.sub("", answer).strip() and sorted(_CLAIM.findall(answer)) == sorted(_CLAIM.findall(gold))
-
-
-def _words(answer: str, gold: str) -> bool | None:
-    words, right = _prose(answer), _prose(gold)
-    if words and right and list(map(caseless, _TOKEN.findall(answer))) == list(map(caseless, _TOKEN.findall(gold))):
+def same(answer: str, gold: str, rules: Rules = _NO_RULES) -> bool:
+    """Whether two values are equal. Each comparison serves one kind of answer, and says `None` to others."""
+    if squeezed(answer) == squeezed(gold):
         return True
+    a, b = read(answer), read(gold)
+    verdicts = (compare(a, b, rules) for compare in _COMPARISONS)
+    return next(verdict for verdict in verdicts if verdict is not None)
+
+
+def _texts(a: Answer, b: Answer, rules: Rules) -> bool | None:
+    """Compares words, and letters that have an order: HHT. A product of letters has none."""
+    if Kind.LIST in (a.kind, b.kind) or "=" in b.text:
+        return None
+    tokens, right = ([_caseless(token) for token in _TOKEN.findall(answer.text)] for answer in (a, b))
+    letters = [_SPELLED.fullmatch(answer.text) is not None for answer in (a, b)]
+    if all(letters) and max(map(len, tokens + right)) > 1:
+        is_product = len(tokens) == len(right) == 1 and (rules.products or not (rules.strict or len(tokens[0]) > 3))
+        return tokens == right or (is_product and sorted(tokens[0]) == sorted(right[0]))
     # math-verify would multiply the letters of words, which commutes
-    one_word = len(words) == len(right) == 1 and words != right and len(words[0]) >= 4
-    return False if one_word or len(right) >= 2 else None
+    one_word = len(a.words) == len(b.words) == 1 and a.words != b.words and len(a.words[0]) >= 4
+    return False if one_word or len(b.words) >= 2 else None
 
 
-def caseless(word: str) -> str:
+def _choices(a: Answer, b: Answer, rules: Rules) -> bool | None:
+    """Compares choices, (B) or B or b), and variables, whose case counts."""
+    if not a.kind is b.kind is Kind.LETTER:
+        return None
+    one, other = (answer.text.strip("().:") for answer in (a, b))
+    return one == other or (len(a.text + b.text) > 2 and one.lower() == other.lower())
+
+
+def _elements(a: Answer, b: Answer, rules: Rules) -> bool | None:
+    """Compares lists, sets, tuples and vectors by their elements. A list is no tuple, and a set is neither."""
+    if a.kind is Kind.SET and b.kind is not Kind.SET:
+        a = read(", ".join(a.elements))
+    vectors = a.along_axes(len(b.elements)), b.along_axes(len(a.elements))
+    parts, right, kinds = vectors[0] or a.elements, vectors[1] or b.elements, {a.kind, b.kind}
+    if kinds == {Kind.MATRIX} or not (kinds & _SEVERAL or len(parts) == len(right) > 1):
+        return None
+    if Kind.LIST in kinds and not _SEPARATED.search(joined(a.text) + joined(b.text)):
+        return True if sorted(parts) == sorted(right) else None  # 100,200 may be one number or two
+    if a.kind is Kind.TUPLE and b.kind is Kind.MATRIX and len(right) == 1 < len(parts):
+        right = read(right[0]).elements  # a row
+    names = [] if "=" in b.text else [part.split("=")[0].split("_")[0].strip() for part in parts if "=" in part]
+    brackets = [answer.text[0] + answer.text[-1] for answer in (a, b)]
+    if Kind.MATRIX in kinds or any(vectors):
+        fits = not kinds & {Kind.LIST, Kind.SET} and (Kind.TUPLE not in kinds or bool({*brackets} & {"()", "[]"}))
+    elif b.kind is Kind.TUPLE and a.kind is Kind.LIST:  # x = 1, y = 2
+        fits = len(set(names)) == len(parts) and (sorted(names) == names or not all(map(str.isalpha, names)))
+    elif Kind.TUPLE in kinds:
+        fits = brackets[0] == (brackets[1] if b.kind is not Kind.LIST else "()")
+    else:
+        fits = len(set(names)) < 2 or all(map(str.isalpha, names))
+    if not fits or len(parts) != len(right):
+        return False
+    parts = parts if "=" in b.text or " is " in b.text else list(map(without_label, parts))
+    if kinds & {Kind.TUPLE, Kind.MATRIX} or rules.ordered:
+        return all(map(same, parts, right))
+    for part in parts:
+        match = next((other for other in right if same(part, other)), None)
+        if match is None:
+            return False
+        right.remove(match)
+    return True
+
+
+def _clocks(a: Answer, b: Answer, rules: Rules) -> bool | None:
+    matches = [_CLOCK.fullmatch(answer.text) for answer in (a, b)]
+    if not all(matches):
+        return None
+    hours, times, halves = [int(match[1]) for match in matches], [match.groups("00")[1:3] for match in matches], []
+    for hour, match in zip(hours, matches, strict=True):  # 15:45 is 3:45 PM
+        halves.append(match[4].lower() if match[4] else "" if 0 < hour <= 12 else "ap"[hour >= 12])
+    is_half = halves[0] == halves[1] or ("" in halves and hours[0] == hours[1])
+    return is_half and hours[0] % 12 == hours[1] % 12 and times[0] == times[1]
+
+
+def _ratios(a: Answer, b: Answer, rules: Rules) -> bool | None:
+    if not _RATIO.fullmatch(a.text) or not _RATIO.fullmatch(b.text):
+        return None
+    rows = [list(map(int, answer.text.split(":"))) for answer in (a, b)]
+    one, other = ([number // (math.gcd(*row) or 1) for number in row] for row in rows)
+    return one == other
+
+
+def _based(a: Answer, b: Answer, rules: Rules) -> bool | None:
+    """Compares numbers with a base, 52_8, by value. A base that the answer lacks is the gold's."""
+    digits = BASED.fullmatch(b.text)
+    if digits and a.text.upper() == digits[1].upper():
+        return True
+    if not BASED.fullmatch(a.text) and (not digits or a.in_base is None):
+        return None
+    return a.in_base == b.in_base is not None
+
+
+def _formulas(a: Answer, b: Answer, rules: Rules) -> bool:
+    """Compares numbers, expressions, equations and relations."""
+    if any(a.text.count(mark) != b.text.count(mark) for mark in _MARKS):
+        return False
+    if any(re.search(r"(?<![_^\d])\d+ \d", answer.text) or _ZEROS.search(answer.text) for answer in (a, b)):
+        return False
+    if "\\lim" in a.text and "\\lim" in b.text:
+        return False
+    texts = [joined(answer.text) for answer in (a, b)]
+    bare = [PERCENT.sub("", text) for text in texts]
+    if _same_formula(*bare) or (bare[0] == texts[0]) == (bare[1] == texts[1]):
+        return _same_formula(*bare)
+    # 50 % is ½, but 5000 % is not 50
+    parts = [f"({x})/100" if x != text else x for x, text in zip(bare, texts, strict=True)]
+    value = read(parts[0]).number
+    return value is not None and abs(value) <= 1 and _same_formula(*parts)
+
+
+_COMPARISONS = (_texts, _choices, _elements, _clocks, _ratios, _based, _formulas)
+
+
+def _caseless(word: str) -> str:
     """Even, EVEN and even are the same word, but mgH is not mgh."""
     return word.lower() if word in (word.lower(), word.upper(), word.capitalize()) else word
 
 
-def _letters(answer: str, gold: str) -> bool | None:
-    """Compares choices, (B) or B or (B) 12, and variables."""
-    letter, right = _LETTER.fullmatch(answer), _LETTER.fullmatch(gold)
-    if right and _CHOICE.fullmatch(answer):  # `reworded` has left a text or a second choice
+def _same_formula(answer: str, gold: str) -> bool:
+    # math-verify ignores the case of variables
+    letters, right = (set(re.findall(r"\\[A-Za-z]+|[A-Za-z]", text)) for text in (answer, gold))
+    if {letter.lower() for letter in letters - right} & {letter.lower() for letter in right - letters}:
         return False
-    if not letter or not right:
-        return None
-    is_choice = letter[0] != letter[2] or right[0] != right[2]
-    return letter[2] == right[2] or (is_choice and letter[2].lower() == right[2].lower())
-
-
-def kind(text: str) -> str:
-    """`set`, `pair` (any tuple, or an interval), `list` or the empty text."""
-    if text.startswith("\\{"):
-        return "set"
-    parts = split_outside(_SEPARATOR, text)
-    if len(parts) > 1:
-        return "" if "=" in text else "list"
-    return "pair" if text[0] in "([" and "," in text else ""
-
-
-def _brackets(answer: str, gold: str) -> bool | None:
-    """A list is no pair and no interval, and a set is neither."""
-    kinds = kind(answer), kind(gold)
-    if kinds == ("list", "pair") or (kinds == ("pair", "list") and (answer[0] == "[" or answer[-1] == "]")):
-        return False
-    return False if set(kinds) == {"set", "pair"} and "\\cup" not in answer + gold else None
-
-
-def without_braces(text: str) -> str:
-    """A set of tuples without its braces."""
-    inner = text[2:-2].strip()
-    whole = text.startswith("\\{") and text.endswith("\\}") and "\\}" not in inner
-    return inner if whole and inner.startswith("(") and inner.endswith(")") else text
-
-
-def _lists(answer: str, gold: str) -> bool | None:
-    """Compares numbers or symbols with commas, in any order: 100,200 may be one number or two."""
-    if _SYMBOL_LIST.fullmatch(squeezed(answer)) and _SYMBOL_LIST.fullmatch(squeezed(gold)):
-        return sorted(squeezed(answer).split(",")) == sorted(squeezed(gold).split(","))
-    both = (answer, gold)
-    if not any(map(_NUMBERS.fullmatch, both)) or any(not _NUMBERS.fullmatch(t) and decimal_of(t) is None for t in both):
-        return None
-    a, b = (sorted(map(Fraction, text.replace(" ", "").split(","))) for text in both)
-    if a == b:
-        return True
-    # to math-verify 2,2,3 and 2,3,3 are one set
-    return False if all("," in joined(t) for t in both if _NUMBERS.fullmatch(t)) else None
-
-
-def _clocks(answer: str, gold: str) -> bool | None:
-    time, right = _CLOCK.fullmatch(answer), _CLOCK.fullmatch(gold)
-    if not time or not right:
-        return None
-    parts = [(int(t[1]), int(t[2]), int(t[3] or 0)) for t in (time, right)]
-    halves = [(t[4] or "").lower() for t in (time, right)]
-    if halves.count("") == 1 and (max(parts)[0] > 12 or min(parts)[0] == 0):  # 15:45 is 3:45 PM
-        one, other = (
-            (h % 12 + 12 * (p == "p") if p else h, *rest) for (h, *rest), p in zip(parts, halves, strict=True)
+    one, other = read(answer).tree, read(gold).tree
+    if isinstance(one, Expr) and isinstance(other, Expr) and not (one.has(*_OPEN) or other.has(*_OPEN)):
+        return _same_expression(one, other) or any(
+            _rounds_to(x, y, _PLACES) for x, y in ((answer, gold), (gold, answer))
         )
-        return one == other
-    return parts[0] == parts[1] and (halves[0] == halves[1] or "" in halves)
+    return bool(verify(parsed_as(gold), parsed_as(answer), timeout_seconds=None))
 
 
-def _ratios(answer: str, gold: str) -> bool | None:
-    if not _RATIO.fullmatch(gold) or not _RATIO.fullmatch(answer):
-        return None
-    a, b = ([int(part) for part in text.split(":")] for text in (answer, gold))
-    return len(a) == len(b) and all(x * b[0] == y * a[0] for x, y in zip(a, b, strict=True)) and any(a) == any(b)
+def _same_expression(one: Basic | None, other: Basic | None, tolerance: str = "1e-12") -> bool:
+    """Whether two expressions have equal values, where letters have some numbers as values.
 
-
-def _based(answer: str, gold: str) -> bool | None:
-    """Compares numbers with a base, 52_8, by value. A base that the answer lacks is the gold's."""
-    value, right = based_value(answer), based_value(gold)
-    if right is None or not (BASED.fullmatch(answer) or BASED.fullmatch(gold)):
-        return None
-    if (found := BASED.fullmatch(gold)) and answer.upper() == found[1].upper():
+    These are positive, as r is in √(ar²) = r√a, but not those of x, y and z, which may be any number.
+    """
+    if not isinstance(one, Expr) or not isinstance(other, Expr) or one in (zoo, nan):
+        return False
+    if one == other:
         return True
-    return value == right if value is not None or BASED.fullmatch(answer) else None
-
-
-def based_value(text: str) -> Fraction | None:
-    """The value of a number with a base, or of a whole decimal number."""
-    found = BASED.fullmatch(text)
-    digits, base = found.groups() if found else (joined(text), "10")
-    whole, _, part = digits.partition(".")
-    is_number = re.fullmatch(r"-?[0-9A-Za-z]{1,300}", whole) and (base == "16" or re.search(r"\d|[A-F]", digits))
-    if not is_number or len(part) > 300 or not 2 <= int(base) <= 36 or (part and not found):
-        return None
-    try:
-        return Fraction(int(whole + part, int(base)), int(base) ** len(part))
-    except ValueError:  # a digit too large for its base: a variable with an index
-        return None
-
-
-def same_number(one: str, other: str) -> bool:
-    """Whether two sides of an equation are equal, in whatever base."""
-    if BASED.fullmatch(one) or BASED.fullmatch(other):
-        return based_value(one) == based_value(other) is not None
-    return same(joined(one), joined(other))
-
-
-def _equations(answer: str, gold: str) -> bool | None:
-    """An equation equals a value if it gives the value of one symbol: x = 5 or 5 = x, not x + y = 5."""
-    for equation, value in ((answer, gold), (gold, answer)):
-        if equation.count("=") == 1 and "=" not in value and not re.search(r"[<>!\\]=|:=|,", equation):
-            left, right = (side.strip() for side in equation.split("="))
-            if _SYMBOL.fullmatch(left):
-                return None
-            if _SYMBOL.fullmatch(right):
-                return with_percent(joined(left), joined(value))
-            is_sum = not re.search(r"[A-Za-z]", left) and equation is answer  # 2 + 3 = 5
-            return (
-                is_sum
-                and same_number(left, right)
-                and (
-                    equal_plain(right, value) if BASED.fullmatch(right) else with_percent(joined(right), joined(value))
-                )
-            )
-    return None
-
-
-_COMPARE = (same_claims, _words, _letters, _brackets, _lists, _clocks, _ratios, _based, _equations)
+    symbols = sorted(one.free_symbols | other.free_symbols, key=str)
+    if len(symbols) > _MOST_SYMBOLS:
+        return False
+    is_exact = not symbols and not one.has(Float) and not other.has(Float)
+    for start in (2, 3, 5) if symbols else (1,):
+        values = {symbol: Float(f"{start}.{7 + 4 * i}", 20) for i, symbol in enumerate(symbols)}
+        values |= {symbol: -value for symbol, value in values.items() if start == 2 and symbol.name in "xyz"}
+        a, b = (formula.xreplace(values) for formula in (one, other))
+        difference, size = (a - b).evalf(20), abs(b.evalf(20))
+        limit = min(size, 1) * Float("1e-15") if is_exact else size * Float(tolerance)
+        if not difference.is_number or not size.is_finite or not abs(difference) <= limit:
+            return False
+    return True

@@ -1,64 +1,58 @@
-"""Numbers, ordinals, ratios and dates in words as figures."""
+"""Numbers, fractions, ordinals, ratios and dates in words as figures."""
 
 import re
 
-from .plain import plain
+from .normal import normal
 
 
-_UNITS = "zero one two three four five six seven eight nine".split()
-_TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
+_SMALL = "zero one two three four five six seven eight nine ten eleven twelve".split()
+_SMALL += "thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-_VALUES = {word: i for i, word in enumerate(_UNITS + _TEENS)} | {word: 10 * i for i, word in enumerate(_TENS, 2)}
-_FIRST = {"one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth", "nine": "ninth"}
-_FIRST |= {"twelve": "twelfth"} | {word: f"{word[:-1]}ieth" for word in _TENS}
-_ORDINALS = {_FIRST.get(word, f"{word}th"): value for word, value in _VALUES.items() if value}
-_ANY = "|".join([*_VALUES, "hundred", "thousand"])
-_SMALL = rf"(?:(?:{'|'.join(_TENS)})(?:[ -](?:{'|'.join(_UNITS[1:])}))?|{'|'.join(_UNITS + _TEENS)})"
-_UNDER = rf"(?:(?:{'|'.join(_UNITS[1:])}) hundred(?:(?: and)? {_SMALL})?|{_SMALL})"
-_CARDINAL = re.compile(
-    rf"(?P<sign>(?:minus|negative) )?(?P<words>{_UNDER} thousand(?:,? (?:and )?{_UNDER})?|{_UNDER})"
-    r"(?P<noun>(?: [a-z]{3,20}){0,3})"
-)
-NO_NOUN = re.compile(rf"\b(?:{_ANY}|{'|'.join(_ORDINALS)}|hal(?:f|ves)|quarters?|point|dozen|score)s?\b")
-_TH = r" ?(?:\^ ?\{? ?)?(?:st|nd|rd|th)(?: ?\})?"
-_PLACE = r"(?: (?:place|position|day|term|row|floor|grade|person|one))?"
-_ORDINAL = re.compile(
-    rf"(?:the )?(?:(?P<number>\d{{1,9}}){_TH}|"
-    rf"(?:(?P<ten>{'|'.join(_TENS)})[ -])?(?P<word>{'|'.join(_ORDINALS)})){_PLACE}"
-)
-_TO = re.compile(r" (?:is )?to ")
+_BELOW_100 = _SMALL + [f"{ten} {one}".removesuffix(" zero") for ten in _TENS for one in _SMALL[:10]]
+_BELOW_1000 = _BELOW_100 + [f"{n} hundred {rest}".removesuffix(" zero") for n in _SMALL[1:10] for rest in _BELOW_100]
+_FIRST = "zeroth first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
+_FIRST += [f"{word}th" for word in _SMALL[13:]] + [f"{ten[:-1]}ieth" for ten in _TENS]
+_CARDINALS = dict(zip(_FIRST, _SMALL + _TENS, strict=True))
+_DENOMINATORS = _CARDINALS | {"half": "two", "halve": "two", "quarter": "four"}
+_FIGURES = {words: str(number) for number, words in enumerate(_BELOW_1000)}
+_WORD = "|".join([*_SMALL, *_TENS, "hundred"])
+_ORDINAL = re.compile(rf"\b(?:{'|'.join(_CARDINALS)})\b")
+_NUMBER = re.compile(rf"\b(?:{_WORD})(?:(?:(?<=hundred) and |[ -])(?:{_WORD}))*\b")
+_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9}
+_NO_NOUN = re.compile(rf"\b(?:(?:{'|'.join([_WORD, *_SCALES, *_DENOMINATORS])})(?:th)?|point|dozen|score)s?\b")
+_SCALED = re.compile(rf"\b(\d{{1,3}}) ({'|'.join(_SCALES)})(?:,? (?:and )?(\d{{1,3}}))?\b(?! (?:{'|'.join(_SCALES)}))")
+_TH = re.compile(r"(?<=\d) ?(?:\^ ?\{? ?)?(?:st|nd|rd|th)\b(?: ?\})?")
+_PLACE = re.compile(r"(?:the )?(\d{1,9})(?: (?:place|position|day|term|row|floor|grade|person|one))?")
 _MONTHS = "January February March April May June July August September October November December".split()
-_MONTH = "|".join(rf"{name[:3]}(?:{name[3:]}|t)?" if len(name) > 3 else name for name in _MONTHS)
-_DATE = re.compile(
-    rf"(?i)(?:the )?(?:(?P<month>{_MONTH})\.? (?P<day>\d{{1,2}})(?:{_TH})?|(?P<day2>\d{{1,2}})"
-    rf"(?:{_TH})?(?: of)? (?P<month2>{_MONTH})\.?)(?P<year>,? \d{{4}})?"
-)
-_UNIT = re.compile(r" ?\\unit\{([^{}]*)\}")
+_DATE = re.compile(r"(?:the )?([a-z]{3,9}|\d\d?)(?: of|\.)? (?:the )?([a-z]{3,9}|\d\d?)\.?(?:,? (\d{4}))?")
+_COUNT = re.compile(r"(?P<sign>(?:minus|negative) )?(?P<number>\d{1,9})(?P<noun>(?: [a-z]{3,20}){0,3})")
+_FRACTION = re.compile(rf"({'|'.join(_SMALL)}|\d{{1,9}})[ -]({'|'.join(_DENOMINATORS.keys() - {'second'})})s?")
+_LONGEST = 200  # characters
 
 
 def in_figures(text: str) -> str:
     """A whole text in figures: twelve edges, 3rd, third place, 3 to 5, Oct 30; any other text unchanged."""
-    if text.isdigit():
+    if text.isdigit() or len(text) > _LONGEST:
         return text
-    low = text.lower()
-    if found := _ORDINAL.fullmatch(low):
-        return found["number"] or str(_VALUES.get(found["ten"], 0) + _ORDINALS[found["word"]])
-    if len(parts := _TO.split(text)) > 1:
-        numbers = list(map(in_figures, parts))
-        return ":".join(numbers) if all(map(str.isdigit, numbers)) else text
-    if found := _DATE.fullmatch(_UNIT.sub(r" \1", text)):
-        month = next(name for name in _MONTHS if name.startswith((found["month"] or found["month2"])[:3].capitalize()))
-        year = (found["year"] or "").strip(", ")
-        return f"{month} {int(found['day'] or found['day2'])} {year}".strip()
-    found = _CARDINAL.fullmatch(low)
-    if not found or NO_NOUN.search(found["noun"]):
+    low = re.sub(r"\ba (?=(?:hundred|thousand|million|half|third|quarter)\b)", "one ", text.lower())
+    if part := _FRACTION.fullmatch(low):
+        return f"\\frac{{{_FIGURES.get(part[1], part[1])}}}{{{_FIGURES[_DENOMINATORS[part[2]]]}}}"
+    low = _ORDINAL.sub(lambda word: f"{_CARDINALS[word[0]]} th", low)
+    low = _NUMBER.sub(lambda words: _FIGURES.get(re.sub("-| and ", " ", words[0]), words[0]), low)
+    low = _SCALED.sub(lambda match: str(int(match[1]) * _SCALES[match[2]] + int(match[3] or 0)), low)
+    bare = _TH.sub("", re.sub(r" ?\\unit\{(\w+)\}", r" \1", low))
+    if _TH.search(low) and (place := _PLACE.fullmatch(bare)):
+        return place[1]
+    if re.fullmatch(r"\d{1,9}(?: (?:is )?to \d{1,9})+", low):
+        return ":".join(re.findall(r"\d+", low))
+    if date := _DATE.fullmatch(bare):
+        day, name = sorted(date.groups()[:2])
+        month = next((month for month in _MONTHS if month.lower().startswith(name)), None)
+        if month and day.isdigit():
+            return f"{month} {int(day)} {date[3] or ''}".strip()
+    count = _COUNT.fullmatch(low)
+    if not count or _NO_NOUN.search(count["noun"]) or low == text.lower():
         return text
-    total = value = 0
-    for word in re.findall("[a-z]+", found["words"]):
-        value = value * 100 if word == "hundred" else value + _VALUES.get(word, 0)
-        total, value = (total + value * 1000, 0) if word == "thousand" else (total, value)
-    number = f"{'-' if found['sign'] else ''}{total + value}"
-    if not found["noun"]:
-        return number
-    counted = plain(f"{number}\\text{{{found['noun']}}}")
-    return counted if counted != f"{number}{found['noun']}" else text
+    number, noun = f"{'-' if count['sign'] else ''}{count['number']}", count["noun"]
+    counted = normal(f"{number}\\text{{{noun}}}")
+    return text if noun and counted == number + noun else counted

@@ -11,13 +11,13 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from .rules import Rules
+from .rules import Outcome
 from .worker import wall_limit
 
 
@@ -26,7 +26,7 @@ FIRST_SHARE = 0.2  # share of it that every answer has: all but one gold in 1,00
 SLOW_ANSWERS = 16  # answers of a batch that have all of it
 MEMORY = 2.0  # GiB of address space per worker
 _START_TIMEOUT = 120.0  # seconds; half a second on an idle machine
-_MOST_REMEMBERED = 100_000  # outcomes
+_MOST_REMEMBERED = 10_000  # outcomes, each with its problem
 _LONGEST_REMEMBERED = 500  # characters of an answer
 
 
@@ -38,26 +38,7 @@ _HEAVY = re.compile(
 )
 _HEAVY_SHARE = 0.1
 
-_Question = tuple[str | None, str, Rules, float]  # answer, gold, rules and seconds
-
-
-@dataclass
-class Counts:
-    """Counts of outcomes.
-
-    Attributes:
-        judged: Pairs that had not been judged before.
-        timed_out: Answers that count as wrong because they took too long.
-        over_budget: Those of `timed_out` that had only the first share of their time.
-        failed: Answers that count as wrong because the parser raised an error, or its process died.
-        unevaluated: Answers that strict rules refuse.
-    """
-
-    judged: int = 0
-    timed_out: int = 0
-    over_budget: int = 0
-    failed: int = 0
-    unevaluated: int = 0
+_Question = tuple[str | None, str, str, bool, float]  # answer, gold, problem, strict and seconds
 
 
 class JudgePool:
@@ -82,29 +63,32 @@ class JudgePool:
         for _ in range(self.size):
             self._idle.put(_Worker(memory))
         self._threads = ThreadPoolExecutor(self.size, thread_name_prefix="judge")
-        self._remembered: dict[_Question, str] = {}
+        self._remembered: dict[_Question, Outcome] = {}
         atexit.register(self.close)
 
     def equal(
         self,
         pairs: Sequence[tuple[str | None, str]],
         *,
-        rules: Sequence[Rules] | None = None,
+        problems: Sequence[str] | None = None,
+        strict: bool = False,
         timeout: float = ANSWER_TIMEOUT,
         slow_answers: int | None = None,
-    ) -> tuple[list[bool], Counts]:
+    ) -> list[Outcome]:
         """Judges (answer, gold) pairs. Equal pairs are judged once.
 
         With `slow_answers`, a batch of answers that hang has a bounded cost: all are judged with the first fifth of
         their time, and of those that need more, the first `slow_answers` different ones with all of it. So an answer
-        that needs less than a fifth has the same verdict in every batch. One that needs more counts as wrong if
-        `slow_answers` others came first; it is counted in `over_budget`, and judged again in a later call.
+        that needs less than a fifth has the same outcome in every batch. One that needs more is `OVER_BUDGET` if
+        `slow_answers` others came first, and judged again in a later call.
 
         Args:
             pairs (`list[tuple[str | None, str]]`):
                 Pairs to judge. An answer of `None` asks whether the gold is readable.
-            rules (`list[Rules]`, *optional*):
-                How strictly to read each pair; not strictly by default.
+            problems (`list[str]`, *optional*):
+                The problem of each pair, if it is known.
+            strict (`bool`, *optional*, defaults to `False`):
+                An answer must be a value and no copy of the problem, and letters and words have an order.
             timeout (`float`, *optional*, defaults to 1.0):
                 Seconds of processor time for each (wall time if the system cannot fork), a tenth of it for towers of
                 powers and huge factorials.
@@ -112,36 +96,25 @@ class JudgePool:
                 ≥ 0. By default all answers have all of their time.
 
         Returns:
-            `tuple[list[bool], Counts]`: the verdicts, and the counts of this call.
+            `list[Outcome]`: what became of each answer.
 
         Raises:
             RuntimeError: a worker cannot be started.
         """
-        asked = [(*pair, rule, timeout) for pair, rule in zip(pairs, rules or [Rules()] * len(pairs), strict=True)]
-        remembered = self._remembered
-        known = {question: remembered[question] for question in asked if question in remembered}
-        new = [question for question in dict.fromkeys(asked) if question not in known]
-        found = self._judge(new, FIRST_SHARE if slow_answers is not None else 1.0)
+        problems = problems or [""] * len(pairs)
+        questions = [(*pair, problem, strict, timeout) for pair, problem in zip(pairs, problems, strict=True)]
+        remembered = self._remembered = self._remembered if len(self._remembered) < _MOST_REMEMBERED else {}
+        outcomes = {question: remembered[question] for question in questions if question in remembered}
+        new = [question for question in dict.fromkeys(questions) if question not in outcomes]
+        outcomes |= self._judge(new, 1.0 if slow_answers is None else FIRST_SHARE)
         if slow_answers is not None:
-            slow = [q for q in new if found[q] == "timeout" and _limit(q) > timeout * FIRST_SHARE]
-            found |= dict.fromkeys(slow[slow_answers:], "over budget") | self._judge(slow[:slow_answers], 1.0)
-        for question, outcome in found.items():
-            is_final = not outcome.startswith("error") and outcome != "over budget"
+            slow = [q for q in new if outcomes[q] is Outcome.TIMED_OUT and _limit(q) > timeout * FIRST_SHARE]
+            outcomes |= dict.fromkeys(slow[slow_answers:], Outcome.OVER_BUDGET) | self._judge(slow[:slow_answers], 1.0)
+        for question in new:
+            is_final = outcomes[question] not in (Outcome.FAILED, Outcome.OVER_BUDGET)
             if is_final and len(question[0] or "") <= _LONGEST_REMEMBERED:
-                remembered[question] = outcome
-        known |= found
-        outcomes = [known[question] for question in asked]
-        over_budget = outcomes.count("over budget")
-        counts = Counts(
-            judged=len(new),
-            timed_out=outcomes.count("timeout") + over_budget,
-            over_budget=over_budget,
-            failed=sum(outcome.startswith("error") for outcome in outcomes),
-            unevaluated=outcomes.count("unevaluated"),
-        )
-        if len(self._remembered) > _MOST_REMEMBERED:
-            self._remembered = {}
-        return [outcome == "1" for outcome in outcomes], counts
+                remembered[question] = outcomes[question]
+        return [outcomes[question] for question in questions]
 
     def close(self) -> None:
         """Ends the workers. The next call starts new ones."""
@@ -150,16 +123,17 @@ class JudgePool:
             worker.end()
             self._idle.put(worker)
 
-    def _judge(self, questions: Sequence[_Question], share: float) -> dict[_Question, str]:
+    def _judge(self, questions: Sequence[_Question], share: float) -> dict[_Question, Outcome]:
         """Judges each question within `share` of its seconds, or within its own limit if that is lower."""
-        return dict(zip(questions, self._threads.map(lambda q: self._ask(q, share), questions), strict=True))
 
-    def _ask(self, question: _Question, share: float) -> str:
-        worker = self._idle.get()
-        try:
-            return worker.ask(question, limit=min(_limit(question), question[-1] * share))
-        finally:
-            self._idle.put(worker)
+        def ask(question: _Question) -> Outcome:
+            worker = self._idle.get()
+            try:
+                return worker.ask(question, limit=min(_limit(question), question[-1] * share))
+            finally:
+                self._idle.put(worker)
+
+        return dict(zip(questions, self._threads.map(ask, questions), strict=True))
 
 
 def _limit(question: _Question) -> float:
@@ -173,18 +147,17 @@ class _Worker:
         self._memory = memory
         self._process: subprocess.Popen[str] | None = None
 
-    def ask(self, question: _Question, *, limit: float) -> str:
-        """`1`, `0`, `unevaluated`, `error …` or `timeout`."""
+    def ask(self, question: _Question, *, limit: float) -> Outcome:
         if self._process is not None and self._process.poll() is not None:
             self.end()  # it died after the last answer, which must not count against this one
         if self._process is None:
             self._start()
-        answer, gold, rules, timeout = question
+        *what, timeout = question
         wall = wall_limit(limit, timeout=timeout)
-        reply, late = self._exchange(json.dumps([answer, gold, limit, wall, *rules]) + "\n", wall)
-        if late or not reply:
+        reply, is_late = self._exchange(json.dumps([limit, wall, *what]) + "\n", wall)
+        if is_late or not reply:
             self.end()
-        return reply or ("timeout" if late else "error: the worker died")
+        return Outcome(reply or ("timed_out" if is_late else "failed"))
 
     def end(self) -> None:
         process, self._process = self._process, None
@@ -208,35 +181,26 @@ class _Worker:
                 start_new_session=True,  # Ctrl-C is not for it
                 env=os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             )
-            reply, late = self._exchange("", _START_TIMEOUT)
-            if reply != "ready" or late:
+            reply, is_late = self._exchange("", _START_TIMEOUT)
+            if reply != "ready" or is_late:
                 self.end()
                 errors.seek(0)
-                why = "in time" if late else f"and wrote: {errors.read()[-500:]}"
+                why = "in time" if is_late else f"and wrote: {errors.read()[-500:]}"
                 hint = ". Install it for this Python: judges ignore PYTHONPATH" * ("ModuleNotFoundError" in why)
                 raise RuntimeError(f"a process that judges answers did not start {why.rstrip()}{hint}")
 
     def _exchange(self, request: str, timeout: float) -> tuple[str, bool]:
-        """The reply, empty if the process dies, and whether it was killed because it took too long."""
-        late = threading.Event()
-        process = self._process
-
-        def expire() -> None:
-            late.set()
-            _kill(process)
-
-        timer = threading.Timer(timeout, expire)
+        """The reply, empty if the process dies, and whether the time was up, at which the process is killed."""
+        start, reply = time.monotonic(), ""
+        timer = threading.Timer(timeout, _kill, [self._process])
         timer.start()
-        try:
-            process.stdin.write(request)
-            process.stdin.flush()
-            reply = process.stdout.readline().strip()
-        except BrokenPipeError:
-            reply = ""
-        finally:
-            timer.cancel()
-            timer.join()
-        return reply, late.is_set()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(request)
+            self._process.stdin.flush()
+            reply = self._process.stdout.readline().strip()
+        timer.cancel()
+        timer.join()
+        return reply, time.monotonic() - start >= timeout
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

@@ -1,6 +1,29 @@
-"""How strictly an answer is read."""
+"""How strictly an answer is read, and what becomes of it."""
 
+from enum import StrEnum, auto
 from typing import NamedTuple
+
+
+class Outcome(StrEnum):
+    """What became of an answer; all but the first count as wrong. Values are names of metrics and replies of workers.
+
+    Attributes:
+        RIGHT: It equals its gold.
+        UNEVALUATED: Strict rules refuse it, right or not: it still has to be worked out.
+        WRONG: It does not equal its gold.
+        RESTATED: It equals its gold, and is a copy of the problem.
+        TIMED_OUT: It took too long.
+        OVER_BUDGET: It took longer than the first share of its time, and too many others did before.
+        FAILED: The parser raised an error, or its process died.
+    """
+
+    RIGHT = auto()
+    UNEVALUATED = auto()
+    WRONG = auto()
+    RESTATED = auto()
+    TIMED_OUT = auto()
+    OVER_BUDGET = auto()
+    FAILED = auto()
 
 
 class Rules(NamedTuple):
@@ -17,7 +40,7 @@ class Rules(NamedTuple):
         integers (`bool`): the problem speaks of integers, so an answer may too.
         constant (`bool`): the answer has a constant of integration, C or c.
         base (`int`): the base in which a number was asked for; 0 if none was.
-        names (`tuple[str, ...]`): names of values in the answer, in the order in which the problem asks for them.
+        problem (`str`): the problem, which has the order of values with names.
         falls (`str`): `>` if a list from the greatest to the least was asked for, `<` if from the least.
     """
 
@@ -31,5 +54,5 @@ class Rules(NamedTuple):
     integers: bool = False
     constant: bool = False
     base: int = 0
-    names: tuple[str, ...] = ()
+    problem: str = ""
     falls: str = ""

@@ -1,247 +1,150 @@
 """Sets of real numbers, as intervals, unions, inequalities, exceptions or lists: x < 1 or x > 3, x ≠ 2, ℝ∖{2}."""
 
-import math
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 
-from .forms import split_outside
-from .intervals import SET, interval
-from .values import decimal_of, parsed_as, value_of
+from sympy import Expr, FiniteSet, Float, Intersection, Interval, S, Set, Union, oo
+
+from .normal import split_outside, without_brackets
+from .read import is_label, read
 
 
-SET_SIGN = re.compile(
-    r"[<>]|\\(?:leq?|geq?|lt|gt|leqslant|geqslant|neq?|notin|not|cup|setminus|backslash|infty|lor|vee|emptyset|R)"
-    r"(?![A-Za-z])|\\mathbb ?\{? ?R|\breals?\b|^\]|\[$"
+_REALS = {"": "(-\\infty,\\infty)", "positive": "(0,\\infty)", "nonnegative": "[0,\\infty)", "nonzero": "!=0"}
+_REPLACED = [  # so that one sign has each meaning
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
+        (r"\\([lg])(?:(t)|eq?|eqslant)(?![A-Za-z])", lambda sign: "<>"[sign[1] == "g"] + "=" * (not sign[2])),
+        (r"\\neq?(?![A-Za-z])|\\not ?=", "!="),
+        # all real numbers x such that x > 1
+        (
+            r"^(?i:for |all |any |real |numbers? |values of |[a-z] such that )+(?=[A-Za-z] ?(?:[<>!]|\\(?:not)?in\b))",
+            "",
+        ),
+        (
+            r"(?i:(?:the )?(?:set of )?(?:(?:all|any|every) )?(?:(?P<kind>positive|non-?negative|non-?zero) )?"
+            r"reals?(?: (?:number|value)s?)?(?: of)?(?: [a-z])?(?![a-z]))|"
+            r"(?:\\R(?![A-Za-z])|\\mathbb ?\{? ?R ?\}?|ℝ)(?P<plus> ?[\^_] ?\{? ?(?:\+|> ?0) ?\}?)?",
+            lambda reals: _REALS["positive" if reals["plus"] else (reals["kind"] or "").lower().replace("-", "")],
+        ),
+        (r"\\backslash(?![A-Za-z])|\bexcept(?: for| at)?\b|(?<=[)}]) ?-(?= ?\\\{)", r"\\setminus "),
+    )
+]
+_SET_SIGN = re.compile(
+    r"[<>ℝ]|!=|(?i:reals?\b)|^\]|\[$|"
+    r"\\(?:[lg](?:t|eq?|eqslant)|neq?|not|in|notin|R|mathbb|cup|lor|vee|setminus|emptyset|infty)(?![A-Za-z])"
 )
 _OR = re.compile(r" ?[,;]? ?(?:\bor\b|\\(?:cup|lor|vee)(?![A-Za-z])) ?")
-_AND = re.compile(r" ?[,;]? ?(?:\band\b|\\(?:land|wedge)(?![A-Za-z])) ?")
+_AND = re.compile(r" ?[,;]? ?(?:\b(?:and|such that|where|with)\b|\\(?:land|wedge)(?![A-Za-z])) ?")
 _COMMA = re.compile(r" ?[,;] ?")
-_ANY = re.compile(r" ?(?:[,;]|\band\b|\bor\b|\\(?:cup|lor|vee)(?![A-Za-z])) ?")
-_REALS = re.compile(
-    r"(?:[A-Za-z] ?\\in ?)?(?:\\mathbb ?\{? ?R ?\}?|\\R|ℝ)|"
-    r"(?i:(?:the )?(?:set of )?(?:(?:all|any|every) )?reals?(?: numbers?| values?)?(?: of)?(?: ?\b[a-z])?)"
-)
-_HALVES = {  # of the real numbers: whether zero belongs to it
-    r"(?:[A-Za-z] ?\\in ?)?\\mathbb ?\{? ?R ?\}? ?[\^_] ?\{? ?(?:\+|> ?0) ?\}?": False,
-    r"(?:all )?positive real(?: number)?s": False,
-    r"(?:all )?non-?negative real(?: number)?s": True,
-}
-_LETTER_IN = re.compile(r"([A-Za-z]) ?\\in(?![A-Za-z]) ?")
-_WITHOUT = re.compile(r" ?(?:\\(?:setminus|backslash)(?![A-Za-z])|\bexcept(?: for| at)?\b|(?<=[)}R]) ?-) ?")
-_NOT = re.compile(r"(?:([A-Za-z]) ?)?(?:\\neq?(?![A-Za-z])|\\not ?=) ?(.+)", re.DOTALL)
-_NOT_IN = re.compile(r"([A-Za-z]) ?(?:\\notin(?![A-Za-z])|\\not ?\\in(?![A-Za-z])) ?(.+)", re.DOTALL)
-_EQUALS = re.compile(r"([A-Za-z])(?:_\d)? ?= ?(.+)", re.DOTALL)
-_ALL = re.compile(r"(?i)^(?:(?:for )?(?:all|any) )?(?:real )?(?:numbers |values of )?(?=[a-z] ?(?:[<>]|\\[lgn]))")
-# P(0) < 0 and x_1 < 0 are about one number, as x < 0 is
-_NUMBER = re.compile(
-    r"(?<![A-Za-z\\])([A-Za-z])(?:\(\w+\)|_\w)(?= ?(?:[<>=]|\\(?:leq?|geq?|lt|gt|neq?|in)(?![A-Za-z])))"
-)
-_SUCH = re.compile(r" ?(?:\b(?:such that|where|with)\b) ?")
-_INFINITY = re.compile(r"([+-]?) ?\\infty")
-_MOST_PARTS = 20
+_WITHOUT = re.compile(r"\\setminus(?![A-Za-z])")
+_BAR = re.compile(r"\||:|\\(?:mid|vert)(?![A-Za-z])")
+_MEMBER = re.compile(r"(?P<name>[^<>=!]*?) ?(?P<sign>!=|\\(?:not ?\\?)?in(?![A-Za-z])) ?(?P<values>[^<>=!]+)")
+_INTERVAL = re.compile(r"[(\[\]](?P<low>[^,;]+)[,;](?P<high>[^,;]+)[)\[\]]")
+_SIGN = re.compile(r" ?([<>]=?|=) ?")
+_TURNED = str.maketrans("<>", "><")
 _LONGEST = 500  # characters
 
 
-@dataclass
-class RealSet:
-    """Disjoint intervals in order: low, whether it belongs to it, high, whether it belongs to it. A point is one too.
+@dataclass(frozen=True)
+class Comparison:
+    """Whether two answers are equal, whether the first is as finished as the second, and the numbers in each."""
 
-    Args:
-        done (`bool`): nothing is left to unite, to intersect or to take away.
-        ends (`list[str]`): how the ends were written.
-        letters (`set[str]`): names of the elements.
+    equal: bool
+    done: bool
+    numbers: tuple[str, str]
+
+
+def both_sets(answer: str, gold: str) -> Comparison | None:
+    """Compares sets of real numbers, if one is written as a set or with inequalities and the other as a set or list."""
+    if max(len(answer), len(gold)) > _LONGEST or not (_SET_SIGN.search(answer) or _SET_SIGN.search(gold)):
+        return None
+    try:
+        one, other = _Reading(answer), _Reading(gold)
+    except ValueError:  # no sets of numbers
+        return None
+    equal = one.elements == other.elements and len(one.names | other.names) < 2
+    return Comparison(equal, one.done or not other.done, (", ".join(one.numbers), ", ".join(other.numbers)))
+
+
+class _Reading:
+    """A set, the names of its elements, and the ends of its intervals and its lone numbers as they are written.
+
+    Raises a `ValueError` if the text is no set of real numbers.
     """
 
-    pieces: list[tuple[float, bool, float, bool]]
-    done: bool = True
-    ends: list[str] = field(default_factory=list)
-    letters: set[str] = field(default_factory=set)
+    def __init__(self, text: str) -> None:
+        self.numbers: list[str] = []
+        self.names: set[str] = set()
+        self._ends: Counter[Expr] = Counter()
+        for pattern, replacement in _REPLACED:
+            text = pattern.sub(replacement, text)
+        self.elements = self._read(text)
 
-    def equals(self, other: "RealSet") -> bool:
-        if self.letters and other.letters and self.letters != other.letters:
-            return False
-        pairs = zip(self.pieces, other.pieces, strict=False)
-        return len(self.pieces) == len(other.pieces) and all(
-            _near(a[0], b[0]) and _near(a[2], b[2]) and a[1] == b[1] and a[3] == b[3] for a, b in pairs
-        )
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to unite, to intersect or to take away: all that is written is an end of the set."""
+        return self._ends <= Counter(end for part in Union.make_args(self.elements) for end in part.boundary)
 
+    def _read(self, text: str) -> Set:
+        text = without_brackets(text.strip())
+        if (member := _MEMBER.fullmatch(text)) and (not member["name"] or _is_name(member["name"])):
+            self.names |= {member["name"]} - {""}
+            values = self._read(member["values"])
+            return values if member["sign"] == "\\in" else values.complement(S.Reals)
+        for separator in (_OR, _WITHOUT, _AND, _COMMA):
+            if len(parts := split_outside(separator, text)) > 1:
+                return _combined([self._read(part) for part in parts], separator)
+        if text.startswith("\\{") and text.endswith("\\}"):
+            head, *conditions = split_outside(_BAR, text[2:-2])
+            # {1, 2}, {x | x > 1} or {x ∈ ℝ | x > 1}
+            return self._read("\\land ".join(conditions if conditions and "\\in" not in head else [head, *conditions]))
+        if interval := _INTERVAL.fullmatch(text):
+            above = self._beside(">=" if text[0] == "[" else ">", interval["low"])
+            return Intersection(above, self._beside("<=" if text[-1] == "]" else "<", interval["high"]))
+        sides = _SIGN.split(text)  # 5, x > 1, 1 < x or 1 < x < 2
+        sets = [] if len(sides) > 1 else [self._beside("=", text)]
+        for left, sign, right in zip(sides[:-2:2], sides[1::2], sides[2::2], strict=True):
+            name, sign, value = (left, sign, right) if _is_name(left) else (right, sign.translate(_TURNED), left)
+            if not _is_name(name):
+                raise ValueError("no interval")
+            self.names.add(name)
+            sets.append(self._beside(sign, value))
+        return Intersection(*sets)
 
-def read_set(text: str) -> RealSet | None:
-    """The set that a text in normal form says, or `None` if it is no set of numbers."""
-    if len(text) > _LONGEST:
-        return None
-    if len({found.group() for found in _NUMBER.finditer(text)}) == 1:
-        text = _NUMBER.sub(r"\1", text)
-    return _listed(text) or _read(text)
-
-
-def _read(text: str) -> RealSet | None:
-    text = text.strip()
-    if found := SET.fullmatch(text):
-        inside = _read(found["what"].strip())
-        return inside and _with_letters(inside, {found["letter"]})
-    text = _ALL.sub("", text)
-    for separator, combined in ((_OR, _union), (_AND, _intersection), (_COMMA, _either), (_SUCH, _intersection)):
-        parts = split_outside(separator, text)
-        if len(parts) > 1:
-            return _combined(parts, combined)
-    return _single(text)
-
-
-def _combined(texts: list[str], combined: Callable[[list[RealSet]], RealSet]) -> RealSet | None:
-    if len(texts) > _MOST_PARTS:
-        return None
-    parts: list[RealSet] = []
-    for i, text in enumerate(texts):
-        if i and _NOT.fullmatch(texts[i - 1].strip()) and _value(text) is not None:  # x ≠ 2, 3
-            texts[i] = f"\\neq {text}"
-        part = _read(texts[i])
-        if part is None:
-            return None
-        parts.append(part)
-    found = combined(parts)
-    found.letters = set().union(*(part.letters for part in parts))
-    found.ends = [end for part in parts for end in part.ends]
-    return found
-
-
-def _single(text: str) -> RealSet | None:
-    if _REALS.fullmatch(text):
-        return _reals()
-    if half := [closed for name, closed in _HALVES.items() if re.fullmatch(name, text)]:
-        return RealSet([(0.0, half[0], math.inf, False)])
-    if re.fullmatch(r"(?:all )?non-?zero real(?: number)?s", text):
-        return _outside(_reals(), _points(["0"]), set())
-    if text == "\\emptyset":
-        return RealSet([])
-    if found := _NOT_IN.fullmatch(text):
-        return _outside(_reals(), _read(found[2]), {found[1]})
-    if found := _NOT.fullmatch(text):
-        return _outside(
-            RealSet([(-math.inf, False, math.inf, False)]), _points([found[2]]), set(filter(None, [found[1]]))
-        )
-    if len(parts := split_outside(_WITHOUT, text)) == 2:
-        return _outside(_read(parts[0]), read_set(parts[1]), set())
-    if found := _LETTER_IN.match(text):
-        inside = read_set(text[found.end() :])
-        return inside and _with_letters(inside, {found[1]})
-    if text.startswith("\\{") and text.endswith("\\}"):
-        return _listed(text[2:-2])
-    if len(text) > 2 and text[0] in "([]" and text[-1] in ")][":
-        ends = split_outside(_COMMA, text[1:-1])
-        if len(ends) != 2:
-            return _read(text[1:-1]) if text[0] == "(" and text[-1] == ")" and len(ends) == 1 else None
-        return _interval(text[0] == "[", *ends, text[-1] == "]", set())
-    if found := interval(text):
-        letter, left, low, high, right = found
-        return _interval(left == "[", low, high, right == "]", {letter})
-    return _listed(text)
+    def _beside(self, sign: str, text: str) -> Set:
+        """The numbers that are less than a value, greater, or the same. ±2 are two values."""
+        text = text.strip()
+        values = [_value(text.replace("\\pm", one).strip()) for one in "+-"[: 1 + ("\\pm" in text)]]
+        if values[0] not in (oo, -oo):
+            self.numbers.append(text)
+            self._ends.update(values)
+        if sign == "=":
+            return FiniteSet(*values)
+        (value,) = values
+        is_open = "=" not in sign
+        return Interval(value, oo, is_open) if sign[0] == ">" else Interval(-oo, value, False, is_open)
 
 
-def _listed(text: str) -> RealSet | None:
-    """Numbers, or equations that give the value of one letter."""
-    parts = [part.strip() for part in split_outside(_ANY, text)]
-    if not 0 < len(parts) <= _MOST_PARTS:
-        return None
-    letters = {found[1] for part in parts if (found := _EQUALS.fullmatch(part))}
-    points = _points([_EQUALS.sub(r"\2", part) for part in parts])
-    return points if points is None or len(letters) > 1 else _with_letters(points, letters)
-
-
-def _points(texts: list[str]) -> RealSet | None:
-    """A finite set; ±2 are two points."""
-    signed = [text.replace("\\pm", sign, 1) for text in texts for sign in "+-"[: 1 + ("\\pm" in text)]]
-    values = [_value(text) for text in signed]
-    if None in values or any(map(math.isinf, values)):
-        return None
-    found = _union(RealSet([(value, True, value, True)]) for value in values)
-    found.ends = texts
-    return found
-
-
-def _interval(left: bool, low: str, high: str, right: bool, letters: set[str]) -> RealSet | None:
-    ends = _value(low), _value(high)
-    if None in ends or ends[0] >= ends[1]:
-        return None
-    pieces = [(ends[0], left and not math.isinf(ends[0]), ends[1], right and not math.isinf(ends[1]))]
-    return RealSet(pieces, ends=[end for end in (low, high) if "infty" not in end], letters=letters)
-
-
-def _value(text: str) -> float | None:
-    text = text.strip()
-    if found := _INFINITY.fullmatch(text):
-        return -math.inf if found[1] == "-" else math.inf
-    number = decimal_of(text)
-    if number is None and text and not re.search(r"[,<>=]|\\\{|\\(?:neq?|cup|in|emptyset|mathbb)(?![A-Za-z])", text):
-        number = value_of(parsed_as(text))
-    return None if number is None else float(number)
-
-
-def _near(a: float, b: float) -> bool:
-    return a == b or math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
-
-
-def _with_letters(found: RealSet, letters: set[str]) -> RealSet:
-    found.letters = found.letters | letters
-    return found
-
-
-def _union(parts: Iterable[RealSet]) -> RealSet:
-    parts = list(parts)
-    pieces = sorted((piece for part in parts for piece in part.pieces), key=lambda p: (p[0], not p[1]))
-    merged: list[tuple[float, bool, float, bool]] = []
-    for low, with_low, high, with_high in pieces:
-        if merged and (merged[-1][2] > low or (_near(merged[-1][2], low) and (merged[-1][3] or with_low))):
-            before = merged.pop()
-            if _near(high, before[2]):
-                high, with_high = before[2], before[3] or with_high
-            elif before[2] > high:
-                high, with_high = before[2], before[3]
-            low, with_low = before[0], before[1]
-        merged.append((low, with_low, high, with_high))
-    return RealSet(merged, done=len(merged) == len(pieces) and all(part.done for part in parts))
-
-
-def _complement(part: RealSet) -> RealSet:
-    pieces, low, with_low = [], -math.inf, False
-    for piece in part.pieces:
-        if piece[0] > low or (with_low and not piece[1] and low == piece[0]):
-            pieces.append((low, with_low, piece[0], not piece[1]))
-        low, with_low = piece[2], not piece[3]
-    if low < math.inf:
-        pieces.append((low, with_low, math.inf, False))
-    return RealSet(pieces)
-
-
-def _intersection(parts: list[RealSet]) -> RealSet:
-    """Done if no part can be left out, as in x > 2 and x < 5."""
-    whole = _complement(_union(map(_complement, parts)))
-    rest = [_complement(_union(_complement(p) for p in parts if p is not part)) for part in parts]
-    real = [not _is_all(part) for part in parts]
-    needed = all(not other.equals(whole) for other, is_real in zip(rest, real, strict=True) if is_real)
-    return RealSet(whole.pieces, done=needed and bool(whole.pieces) and all(part.done for part in parts))
-
-
-def _either(parts: list[RealSet]) -> RealSet:
+def _combined(sets: list[Set], separator: re.Pattern[str]) -> Set:
     """Parts with commas: x < 1, x > 3 are a union, x > 1, x < 3 and x > 1, x ≠ 2 an intersection."""
-    union = _union(parts)
-    return _intersection(parts) if len(parts) > 1 and _is_all(union) else union
+    if separator is _WITHOUT:
+        return sets[0] - Union(*sets[1:])
+    union = Union(*sets)
+    are_lists = all(isinstance(part, FiniteSet) for part in sets)
+    is_both = (separator is _AND and not are_lists) or (separator is _COMMA and union == S.Reals)
+    return Intersection(*sets) if is_both else union
 
 
-def _reals() -> RealSet:
-    return RealSet([(-math.inf, False, math.inf, False)])
+def _is_name(text: str) -> bool:
+    return is_label(text) and text not in ("e", "i", "\\pi", "\\infty")
 
 
-def _is_all(part: RealSet) -> bool:
-    return part.pieces == _reals().pieces
-
-
-def _outside(base: RealSet | None, removed: RealSet | None, letters: set[str]) -> RealSet | None:
-    if base is None or removed is None:
-        return None
-    finite = all(piece[0] == piece[2] for piece in removed.pieces)
-    found = _intersection([base, _complement(removed)])
-    found.done = base.done and (_is_all(base) or (finite and any(piece[0] < piece[2] for piece in base.pieces)))
-    found.ends, found.letters = base.ends + removed.ends, letters | base.letters
-    return found
+def _value(text: str) -> Expr:
+    """A real number to 9 digits, so that equal numbers are the same."""
+    if infinity := re.fullmatch(r"([+-]?) ?\\infty", text):
+        return -oo if infinity[1] == "-" else oo
+    value = read(text).number
+    if value is None:
+        raise ValueError("no real number")
+    return Float(value, 9)

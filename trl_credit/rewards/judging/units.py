@@ -1,259 +1,189 @@
-"""Numbers with a unit. `with_unit` writes them in one form, `5\\unit{cm^{2}}`, which `read_quantity` reads."""
+"""Numbers with a unit. `with_unit` writes them in one form, `5\\unit{cm ^2}`, which `read_quantity` reads."""
 
-import math
 import re
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
 
-_TABLE = {  # dimension: spellings, and how many of the first of them each is
-    "length": "m meter metre 1; in inch 0.0254; ft foot feet 0.3048; yd yard 0.9144; mi mile 1609.344",
-    "mass": "g gram gramme 1; tonne 1e6; lb pound £ 453.59237; oz ounce 28.349523125",
-    "time": "s sec second 1; min minute 60; h hr hour 3600; day 86400; week 604800",
-    "month": "month 1; yr year 12; decade 120; century centurie 1200",
-    "angle": f"rad radian 1; deg degree {math.pi / 180}; revolution {2 * math.pi}",
-    "money": "dollar usd buck 1; cent ¢ 0.01",
-    "euro": "euro eur € 1",
-    "percent": "percent 1",
-    "volume": "gal gallon 16; quart 4; pint 2; cup 1",
-    "unit": "unit 1",
-    **{name: f"{name} {name} 1" for name in "celsius fahrenheit hertz acre".split()},
-}
-_PHYSICAL = (
-    "V volt, A ampere, K kelvin, C coulomb, T tesla, F farad, H henry, Hz hertz, mol mole, Wb weber, Ω ohm, B byte"
-)
-_MECHANICAL = {  # powers of length, mass and time, and how many of m, g and s: spellings
-    (1, 1, -2): "N newton 1e3; dyn dyne 1e-2",
-    (2, 1, -2): "J joule 1e3; erg 1e-4; eV electronvolt 1.602176634e-16; cal calorie 4184",
-    (2, 1, -3): "W watt 1e3",
-    (-1, 1, -2): "Pa pascal 1e3",
-}
-_PREFIXES = "n nano 1e-9, µ micro 1e-6, m milli 1e-3, c centi 1e-2, d deci 1e-1, k kilo 1e3, M mega 1e6, G giga 1e9"
-SPEEDS = {"mph": "mi/h", "kph": "km/h", "kmph": "km/h", "kmh": "km/h", "mps": "m/s", "fps": "ft/s"}
-_IRREGULAR = {"people": "person", "children": "child", "men": "man", "women": "woman", "mice": "mouse", "dice": "die"}
-# words of a unit that name no unit
-_NOISE = set(
-    "a an the of each sq total old long wide tall high deep away about approximately only there are is".split()
-)
-_COUNTS = set("way value arrangement possibilitie possibility outcome choice combination permutation option".split())
+# Spellings of a unit, and its value; a unit without a value is a dimension of its own. * takes prefixes.
+_DEFINITIONS = """*m meter metre; in inch = 0.0254 m; ft foot feet = 0.3048 m; yd yard = 0.9144 m; mi mile = 1609.344 m
+*g gram; tonne = 1e6 g; lb pound £ = 453.59237 g; oz ounce = 28.349523125 g; *L l liter litre = 1e-3 m^3; acre
+*s sec second; min minute = 60 s; h hr hour = 3600 s; day = 86400 s; week = 604800 s; hectare = 1e4 m^2; *V volt
+month; yr year = 12 month; decade = 120 month; century centurie = 1200 month; celsius degc; fahrenheit degf; *K kelvin
+dollar usd buck; cent ¢ = 0.01 dollar; euro eur €; percent; cup; pint = 2 cup; quart = 4 cup; gal gallon = 16 cup
+*A ampere; *C coulomb; *T tesla; *F farad; *H henry; *mol mole; *Hz hertz; rad radian; deg degree = 0.01745329251994 rad
+*N newton = 1e3 m g/s^2; *Ω ohm; *Pa pascal = 1 N/m^2; *J joule = 1 N m; erg = 1e-7 J; *W watt = 1 J/s
+*eV electronvolt = 1.602176634e-19 J; *cal calorie = 4.184 J; mph = 1 mi/h; kph = 1 km/h; arcminute ' = 1/60 degree"""
+_PREFIXES = "//1 n/nano/1e-9 µ/micro/1e-6 m/milli/1e-3 c/centi/1e-2 d/deci/1e-1 k/kilo/1e3 M/mega/1e6 G/giga/1e9"
+_WAYS = set("valu arrangement possibilit outcom choic combination permutation option".split())  # stems
 FUNCTIONS = set("sin cos tan cot sec csc log exp sqrt max min gcd lcm mod det arcsin arccos arctan and".split())
-_MANY = set("hundred thousand million billion trillion dozen".split())
+# words behind a number that make it another value, or none
 NO_UNITS = (FUNCTIONS - {"min"}) | set(
-    "or to by with plus minus times over if for where when is not than more less least most wrong choose divided "
-    "multiplied added increased decreased half root squared cubed factorial alpha beta gamma theta phi pi base below "
-    "above but unless even odd no none integer integers real".split()
+    "or nor not no to by with plus minus times over if for where than but unless half halves dozen hundred thousand "
+    "million billion trillion factorial wrong false maybe perhaps always sometimes equals this".split()
 )
-
-
-def _units() -> dict[str, tuple[dict[str, int], float]]:
-    """Spelling → powers of dimensions, and size; symbols as they are, words in lower case."""
-    units: dict[str, tuple[dict[str, int], float]] = {"hectare": ({"length": 2}, 1e4)}
-    units |= dict.fromkeys(("l", "L", "liter", "litre"), ({"length": 3}, 1e-3))
-    groups = [({dimension: 1}, group) for dimension, text in _TABLE.items() for group in text.split(";")]
-    groups += [({name.split()[1]: 1}, f"{name} 1") for name in _PHYSICAL.split(", ")]
-    for powers, text in _MECHANICAL.items():
-        groups += [(dict(zip(("length", "mass", "time"), powers, strict=True)), group) for group in text.split(";")]
-    for powers, group in groups:
-        *names, size = group.split()
-        units |= dict.fromkeys(names, (powers, float(size)))
-    scaled = " ".join((_PHYSICAL.replace(",", ""), "J joule N newton W watt Pa pascal eV electronvolt cal calorie"))
-    for name in [*scaled.split(), *"m meter metre g gram s second l L liter litre".split()]:
-        for short, long, size in map(str.split, _PREFIXES.split(", ")):
-            powers, one = units[name]
-            units[(short if len(name) < 3 else long) + name] = powers, one * float(size)
-    return units
-
-
-UNITS = _units()
+# words that say nothing about a unit
+_FILLERS = "an?|the|of|about|are|each|total|all|altogether|only|exactly|together|old|long|wide|tall|high|deep|away|left"
+_PLURAL = re.compile(r"(?!.*ths|thirds|quarters|tens|.*illions)\w+[^su]s|people|children|(?:wo)?men|mice|dice")
+_LETTERS = "[A-Za-zµΩ€£¢]+"
 _DEGREE = r"\^ ?(?:\{ ?\\circ ?\}|\\circ(?![a-z]))"
-_TOKEN = re.compile(
-    rf"(?P<word>\x00?[A-Za-zµΩ€£¢]+)|(?P<degree>{_DEGREE})|(?P<power>\^ ?(?:\{{ ?-?\d ?\}}|-?\d))|"
-    r"(?P<ratio>\\frac ?\{\s*\x00[^{}\d]*\}\s*\{\s*\x00[^{}\d]*\})|(?P<sign>\\?%|\\\$)|"
-    r"(?P<between>[ .()/$·*{}-]|\\cdot(?![a-z]))|(?P<other>\\[A-Za-z]+|.)",
-    re.DOTALL,
-)
-_MONEY = re.compile(r"^(?P<label>[^$€£¢]{0,60}=)? ?(?P<minus>-?) ?\x00?(?P<sign>\\?\$|€|£) ?(?=[\d.\\({-])")
-_SIGNS = {"$": "dollar", "%": "percent", "€": "euro", "£": "pound", "¢": "cent"}
-_TEMPERATURE = re.compile(r"(?i)\bdegrees? ?(c|f|celsius|fahrenheit|centigrade)\b")
-_PERCENT = re.compile(r"(?i)(?:per ?cent|percentage points?|pct)(?: of .*)?")
-_AMOUNT = re.compile(
-    r"(?:.*(?:=|\\approx|≈|\bis\b))?(?:[-+~\d.,\s\x00^{}()/*!]|\\(?:frac|sqrt|pi|cdot|times|pm|%|approx)(?![a-z])|"
-    rf"\b(?:{'|'.join(_MANY)})\b)+",
-    re.DOTALL,
-)
-_QUANTITY = re.compile(r"(?P<number>.*?) ?\\unit\{(?P<unit>[^{}]*)\}", re.DOTALL)
-_PART = re.compile(r"(?P<word>[A-Za-zµΩ€£¢]+)(?: ?\^ ?(?P<power>-?\d))?|(?P<over>/)")
-_IN_ALL = re.compile(r"\b(?:in|of) (?:total|all)\b")
-_TWO = re.compile(
-    r"(.*(?:=|\bis))? ?(\d{1,9}) ?\x00?([A-Za-z]+),? (?:\x00?and )?(\d{1,9}(?:\.\d{1,9})?) ?\x00?([A-Za-z]+)", re.DOTALL
-)
-_POWER_WORD = re.compile(r"(?<=[a-z]) \x00?(squared|cubed)\b")
-_MINUTES = re.compile(
-    rf"(\d{{1,9}}) ?{_DEGREE} ?(\d{{1,2}}) ?(?:'|\^ ?\{{? ?\\prime(?![a-z]) ?\}}?)(?: ?(\d{{1,2}}) ?'')?"
-)
-_OHM = re.compile(r"(\d) ?\x00?([kM]?) ?\\Omega$")
-_BEFORE_LETTER = re.compile(r"(?:\d|/|\\circ ?\}?|(?<![\\A-Za-z])[A-Za-z]+) ?$")
-_LONGEST = 80  # characters of a unit
+_MONEY = re.compile(r"(?:^|(?<==)) ?(-?) ?(\\?\$|€|£) ?(?=[\d.\\({-])")
+_AMOUNT = re.compile(r"(?:[-+~\d.,\s^{}()/*!%\\]|frac|sqrt|pi|cdot|times|pm|text|hundred|thousand|[mbtr]+illion)+")
+UNIT = re.compile(r" ?\\unit\{([^{}]*)\}")
+_PART = re.compile(rf"(?P<word>{_LETTERS})(?: ?\^ ?(?P<power>-?\d))?|(?P<over>/)")
+_POWER = re.compile(r"\b(?:sq(?:uare)?|(cubic)) (\w+)|(?<=[a-z]) (?:squared|(cubed))\b")
+_WORD = rf"((?:\\text\{{)?[A-Za-z]+\}}?|{_DEGREE}|')"
+_TWO = re.compile(rf"(.*=)? ?(\d{{1,9}}) ?{_WORD},? ?(?:\S{{0,6}}and\S? )?(\d{{1,9}}(?:\.\d{{1,9}})?) ?{_WORD}")
+_RATIO = re.compile(r"\\frac ?\{ *(\\text\{\w+\}[^{}]*)\} *\{ *(\\text\{\w+\}[^{}]*)\}")
+_OHM = re.compile(r"(?<=\d) ?(?:\\text\{)?([kM]?)\}? ?\\Omega$")
+_OPERAND = r"[^-+*/=<>,;:(\[^_&\\ ]"
+_LONGEST = 160  # characters of a unit
+UNITS: dict[str, "Quantity"] = {}
 
 
 @dataclass
 class Quantity:
-    """A number and its unit: a size and powers of dimensions, or nouns that are counted."""
+    """A number and its unit: a size and powers of dimensions, and the stems of nouns that are counted."""
 
     number: str
-    powers: dict[str, int] = field(default_factory=dict)
-    size: float = 1.0
+    powers: Counter[str] = field(default_factory=Counter)
+    size: Fraction = Fraction(1)
     nouns: set[str] = field(default_factory=set)
+    plural: bool = field(default=False, compare=False)
 
 
 def with_unit(text: str) -> str:
-    """The text with its unit in normal form. NUL stands before what was in `\\text`, where one letter is a unit too."""
-    text = _MINUTES.sub(
-        lambda f: f"\\frac{{{int(f[1]) * 3600 + int(f[2]) * 60 + int(f[3] or 0)}}}{{3600}}^\\circ", text
-    )
-    text = _POWER_WORD.sub(lambda found: "^2" if found[1] == "squared" else "^3", _OHM.sub("\\1 \0\\2Ω", text))
-    text, names = _without_money(_one_unit(text))
-    start = max(0, len(text) - _LONGEST)
-    tokens = list(_TOKEN.finditer(text, start))
-    first = len(tokens)
-    while first and _may_be_unit(tokens[first - 1], text):
-        first -= 1
-    while first < len(tokens) and tokens[first].lastgroup in ("power", "between"):
-        first += 1
-    unit = tokens[first:]
-    body = text[: unit[0].start()].rstrip() if unit else text
-    if unit and _is_unit(unit, body):
-        names.append("".join(_name(token) for token in unit))
-        text = body
-    if not names:
-        return text
-    name = _IN_ALL.sub("", _TEMPERATURE.sub(r"\1", re.sub(r"[\x00\s]+", " ", " ".join(names)))).strip(" .")
-    if not name:
-        return text
-    name = {"c": "celsius", "f": "fahrenheit"}.get(name.lower(), name) if "degree" in " ".join(names) else name
-    return f"{text}\\%" if _PERCENT.fullmatch(name) else f"{text}\\unit{{{name}}}"
+    """The text with its unit in normal form. In the text, each word of a font command has a `\\text` of its own."""
+    text = _OHM.sub(r" \\text{\1Ω}", _RATIO.sub(r"\1/\2", _one_unit(text)))
+    money = _MONEY.search(text) if text.count("$") < 2 else None
+    text, unit = (_MONEY.sub(r"\1", text, count=1), f"\\{money[2][-1]}") if money else (text, "")
+    match = _UNIT.search(text, max(0, len(text) - _LONGEST))
+    if match and _is_unit(match.group(), text[: match.start()].rstrip()):
+        text, unit = text[: match.start()].rstrip(), f"{unit} {match.group()}"
+    name = unit_name(unit)
+    is_percent = re.fullmatch(r"(?i)(?:per ?cent|percentage points?|pct)(?: .*)?", name)
+    return f"{text}\\%" if is_percent else f"{text}\\unit{{{name}}}" if name else text
+
+
+def unit_name(unit: str) -> str:
+    """The words, powers and slashes of a unit."""
+    name = re.sub(_DEGREE, " degree ", unit.replace("\\text", "").replace("\\$", " dollar "))
+    name = re.sub(rf"\\cdot|[ .()$·*{{}}\\]|-(?!\d)|\b(?:{_FILLERS}|in(?=[ {{}}]+(?!per)[A-Za-z]))\b", " ", name)
+    return re.sub(r"(?i)\bdegrees? ([cf])(?:elsius|ahrenheit)?\b", r"deg\1", " ".join(name.split()))
 
 
 def read_quantity(text: str) -> Quantity | None:
     """A number and its unit, or `None`: 45 cm and 45 apples, but neither 45 x nor 45 million."""
-    found = _QUANTITY.fullmatch(text)
-    if found is None:
-        return None
-    quantity = Quantity(found["number"])
-    side, power = 1, 1
-    for part in _PART.finditer(found["unit"]):
-        word = part["word"] or "/"
-        if word in ("/", "per", "an", "a") and (word != "a" or side == 1):
-            side = -1 if word in ("/", "per") else side
-            continue
-        if word.lower() in ("square", "sq", "cubic"):
-            power = 3 if word.lower() == "cubic" else 2
-            continue
-        _multiply(quantity, word, side * power * int(part["power"] or 1))
-        power = 1
-    quantity.powers = {name: power for name, power in quantity.powers.items() if power}
-    return quantity
+    return _quantity(text) if re.search(rf"{UNIT.pattern}\Z", text) else None
+
+
+def quantities(answer: str, gold: str) -> tuple[Quantity, Quantity]:
+    """Both as quantities, with a unit or without. A multiple of π next to an angle is an angle, in radians."""
+    one, two = _quantity(answer), _quantity(gold)
+    for quantity, other in ((one, two), (two, one)):
+        if "\\pi" in quantity.number and other.powers == {"rad": 1} and not (quantity.powers or quantity.nouns):
+            quantity.powers = Counter({"rad": 1})
+    return one, two
+
+
+def agree(answer: Quantity, gold: Quantity) -> bool:
+    """Whether the units do not contradict each other. A number without a unit has any, and nouns count it."""
+    one, two = answer.powers, gold.powers
+    if not (two or gold.nouns):
+        return bool(one) or answer.plural or not answer.nouns or answer.number == "1"
+    if not (one or answer.nouns):
+        return True
+    is_temperature = {"rad": 1} in (one, two) and not {"celsius", "fahrenheit"}.isdisjoint({*one, *two})
+    return is_temperature or (one == two and bool(one or answer.nouns & gold.nouns))
+
+
+def ratio(one: Quantity, two: Quantity) -> float:
+    """How many of the second's units the first's is; 1 if they do not measure the same."""
+    return float(one.size / two.size) if one.powers == two.powers else 1.0
 
 
 def without_units(text: str) -> str:
-    return re.sub(r"\\unit\{[^{}]*\}", "", text)
+    return UNIT.sub("", text)
 
 
-def ratio(one: Quantity, other: Quantity) -> float | None:
-    """How many of the other's units one unit is; 1 if either is missing; `None` if they contradict each other."""
-    powers = one.powers, other.powers
-    if not (one.powers or one.nouns) or not (other.powers or other.nouns) or {"unit": 1} in powers:
-        lengths = [sum(p.values()) for p in powers if set(p) in ({"unit"}, {"length"})]
-        return None if len(lengths) == 2 and lengths[0] != lengths[1] else 1.0
-    if not all(powers):
-        return 1.0 if not any(powers) and one.nouns & other.nouns else None
-    if powers[0] == powers[1]:
-        return one.size / other.size
-    if any("unit" in p for p in powers):  # square units
-        return 1.0 if sum(powers[0].values()) == sum(powers[1].values()) else None
-    if all("money" in p for p in powers):  # dollars per hour
-        return 1.0
-    return 1.0 if {"angle": 1} in powers and ({"celsius": 1} in powers or {"fahrenheit": 1} in powers) else None
+def known_unit(word: str) -> Quantity | None:
+    low = word.lower()
+    return next((UNITS[w] for w in (word, low, low.removesuffix("s"), low.removesuffix("es")) if w in UNITS), None)
+
+
+def stem(word: str) -> str:
+    """What a noun in lower case has in common with its plural, and the word "way" for all that counts ways."""
+    root = re.sub(r"(?:ies|y|es|e|(?<![su])s)$", "", word)
+    return "way" if root in _WAYS else root
+
+
+def read_unit(unit: str) -> Quantity:
+    """A unit without its number."""
+    powers, size, words, side = Counter(), Fraction(1), [], 1
+    for part in _PART.finditer(_POWER.sub(lambda f: f"{f[2] or ''}^{3 if f[1] or f[3] else 2}", unit)):
+        if part["over"] or part["word"] == "per":
+            side = -1
+        elif known := known_unit(part["word"]):
+            power = side * int(part["power"] or 1)
+            powers.update({name: own * power for name, own in known.powers.items()})
+            size *= known.size**power
+        else:
+            words.append(part["word"].lower())
+    return Quantity("", powers, size, set(map(stem, words)), any(map(_PLURAL.fullmatch, words)))
+
+
+def _quantity(text: str) -> Quantity:
+    """A number or a list of numbers, with one unit or without."""
+    units = [read_unit(name) for name in UNIT.findall(text)]
+    unit, number = units[0] if units else Quantity(""), without_units(text)
+    if any(other != unit for other in units):
+        return Quantity(text)
+    return replace(unit, number=number, powers=Counter({"percent": 1}) if number.endswith("%") else unit.powers)
 
 
 def _one_unit(text: str) -> str:
-    """3 hours 30 minutes as 210/60 hours."""
-    found = _TWO.fullmatch(text.rstrip(" ."))
-    large, small = (known_unit(found[3]), known_unit(found[5])) if found else (None, None)
-    if not large or not small or large[0] != small[0] or large[1] <= small[1]:
+    """3 hours 30 minutes as 7/2 hours, and 30°15' as 121/4°."""
+    match = _TWO.fullmatch(text.rstrip(" ."))
+    large, small = [known_unit(unit_name(match[i])) for i in (3, 5)] if match else (None, None)
+    if not large or not small or large.powers != small.powers:
         return text
-    many = round(large[1] / small[1])
-    return f"{found[1] or ''} \\frac{{{int(found[2]) * many + float(found[4]):.12g}}}{{{many}}} \0{found[3]}"
+    number = int(match[2]) + Fraction(match[4]) * small.size / large.size
+    return f"{match[1] or ''} {number} {match[3]}"
 
 
-def _without_money(text: str) -> tuple[str, list[str]]:
-    found = _MONEY.match(text)
-    if not found or (found["sign"] == "$" and text.count("$") > 1):
-        return text, []
-    return (found["label"] or "") + found["minus"] + text[found.end() :], [_SIGNS[found["sign"][-1]] + " "]
-
-
-def _may_be_unit(token: re.Match[str], text: str) -> bool:
-    if token.lastgroup != "word":
-        return token.lastgroup != "other"
-    word = token.group().lstrip("\x00")
-    if text[token.start() - 1 : token.start()] in ("\\", ".") or word.lower() in NO_UNITS | _MANY:
-        return False
-    before, is_marked = text[max(0, token.start() - 20) : token.start()], token.group() != word
-    apart = before[-1:] in (" ", "/") or is_marked or not word.isascii()
-    if len(word) == 1 and not is_marked and not _BEFORE_LETTER.search(before):
-        return False  # 2\pi m
-    known = known_unit(word) is not None
-    return (known or len(word) >= 3 or word.lower() in _NOISE) and (apart or (known and len(word) > 1))
-
-
-def _is_unit(unit: list[re.Match[str]], body: str) -> bool:
+def _is_unit(unit: str, body: str) -> bool:
     """Whether words after a number are its unit."""
-    kinds = {token.lastgroup for token in unit}
-    if not body or body[-1] in "+-=<>,;:([\\/*^_&" or (kinds <= {"sign", "between"} and "%" in unit[0].group()):
-        return False
-    words = [token.group() for token in unit if token.lastgroup == "word"]
-    named = [word for word in words if known_unit(word.strip("\x00")) and word.strip("\x00").lower() not in _NOISE]
-    if all(word.strip("\x00").lower() in _NOISE for word in words) and not kinds & {"degree", "sign", "ratio"}:
-        return False
-    if _AMOUNT.fullmatch(body) and re.search(r"\d|\\pi", body):
+    value = re.split(r"=|\\approx|≈|\bis\b", body)[-1]
+    if _AMOUNT.fullmatch(value) and re.search(r"\d|\\pi", value):
         return True
     # a formula with letters
-    plain_words = re.search(r"(?<![\\A-Za-z])[A-Za-z]{3,}", body.rpartition("=")[2])
-    return bool(named) and not plain_words and all(len(word) > 1 for word in named) and "degree" not in kinds
+    is_formula = unit.startswith("\\text") and not re.search(r":|\\text|(?<![\\A-Za-z])[A-Za-z]{3}", value)
+    return is_formula and any(known_unit(word) or _PLURAL.fullmatch(word) for word in unit_name(unit).split())
 
 
-def _name(token: re.Match[str]) -> str:
-    text = token.group()
-    if token.lastgroup == "degree":
-        return " degree "
-    if token.lastgroup == "sign":
-        return "" if text == "$" else f" {_SIGNS[text[-1]]} "
-    if token.lastgroup == "ratio":
-        return re.sub(r"\\frac ?\{([^{}]*)\}\s*\{([^{}]*)\}", r"\1/\2", text)
-    if token.lastgroup == "between":
-        return "/" if text == "/" else " "
-    return re.sub(r"[{} ]", "", text)
+def _define() -> None:
+    """Fills `UNITS`: spelling → unit; symbols as they are, words in lower case."""
+    for definition in re.split("; |\n", _DEFINITIONS):
+        names, _, value = definition.strip("*").partition(" = ")
+        size, _, parts = value.partition(" ")
+        unit = read_unit(parts) if parts else Quantity("", Counter({names.split()[0]: 1}))
+        for prefix in _PREFIXES.split() if definition[0] == "*" else ["//1"]:
+            short, long, factor = prefix.split("/")
+            scaled = replace(unit, size=unit.size * Fraction(size or 1) * Fraction(factor))
+            UNITS.update({(short if len(name) < 4 else long) + name: scaled for name in names.split()})
 
 
-def known_unit(word: str) -> tuple[dict[str, int], float] | None:
-    for name in (word, word.lower(), word.lower().removesuffix("s"), word.lower().removesuffix("es")):
-        if name in UNITS:
-            return UNITS[name]
-    return ({}, 1.0) if word.lower() in SPEEDS else None
-
-
-def _multiply(quantity: Quantity, word: str, power: int) -> None:
-    """Multiplies the unit of a quantity by a power of a word."""
-    if word.lower() in SPEEDS:
-        above, below = SPEEDS[word.lower()].split("/")
-        _multiply(quantity, above, power)
-        _multiply(quantity, below, -power)
-    elif word.lower() in _NOISE:
-        return
-    elif known := known_unit(word):
-        for name, own in known[0].items():
-            quantity.powers[name] = quantity.powers.get(name, 0) + own * power
-        quantity.size *= known[1] ** power
-    else:
-        noun = _IRREGULAR.get(word.lower(), re.sub(r"(?<=x|h)es$|(?<!s)s$", "", word.lower()))
-        quantity.nouns.add("way" if noun in _COUNTS else noun)
+_define()
+_SYMBOL, _LONG = ("|".join(n for n in UNITS if n.isalpha() and (len(n) < 4) == short) for short in (True, False))
+NAME = rf"(?:(?:{_SYMBOL})s?|(?i:(?:{_LONG})(?:e?s)?))(?![A-Za-z])"  # of a unit
+_NOUN = rf"(?!(?i:{'|'.join(NO_UNITS)})s?(?![A-Za-z]))"
+_EITHER = (
+    rf"\\text\{{{_NOUN}(?i:[a-z]{{3,}}|{_SYMBOL}|an?|of|sq)\}}|"
+    rf"(?<=[ /]){_NOUN}(?:{NAME}|(?i:(?=[a-z]*[eiou]|[a-z]{{4}})[a-z]{{3,}}|an?|of|sq)(?![A-Za-z]))"
+)
+_UNIT = re.compile(
+    rf"(?:(?<={_OPERAND})|(?<={_OPERAND} ))"
+    rf"(?:(?=\\|[A-Za-z]{{2}})(?:{_EITHER}|(?<=[\d}}]){NAME})|(?<=\d ){NAME}|[€£¢]|\\\$|{_DEGREE})"
+    rf"(?:{_EITHER}|\^ ?(?:\{{ ?-?\d ?\}}|-?\d)|\\cdot(?![a-z])|[ .()/$·*{{}}-])*\Z"
+)
