@@ -76,7 +76,7 @@ CORPORA = {
     "value_cases": (69, ()),
     "data/verifier_cases": (79, ("vc-138", "vc-125")),  # 3,000 summands; and 3 × 4 for 12, which is no value
     "wording_cases": (720, ()),
-    "family_cases": (695, ()),
+    "family_cases": (760, ()),
     "unseen_cases": (1350, ("i065",)),  # Δ E / (Δ M c²) ≈ 0.15
 }
 OLD = ("equality_cases", "accuracy_cases")  # without `equal`

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 
 from math_verify import verify
-from sympy import Basic, Derivative, Expr, Float, Integral, Limit, Product, Sum, ceiling, floor, nan, zoo
+from sympy import Abs, Basic, Derivative, Expr, Float, Integral, Limit, Product, Sum, ceiling, floor, nan, zoo
 from sympy.core.function import AppliedUndef
 
 from .families import both_families
@@ -37,8 +37,6 @@ _MARKS = ("'", "\\overline", "dots", "^T", "\\equiv", "\\neq")  # math-verify ig
 _ZEROS = re.compile(r"\\frac\{(?:d|\\partial)[^{}]*(?:\{[^{}]*\}[^{}]*)?\}\{(?:d|\\partial) ?\\?[A-Za-z]")
 _OPEN = (AppliedUndef, Derivative, Integral, Limit, Product, Sum, floor, ceiling)  # have no value at a place
 _PLACES = 6  # that a rounded decimal must have
-_MOST_SYMBOLS = 8
-_NO_RULES = Rules()
 _SEVERAL = {Kind.LIST, Kind.TUPLE, Kind.SET}
 _SEPARATED = re.compile(r",|\b(?:and|or)\b")
 
@@ -147,7 +145,7 @@ def _rounds_to(exact: str, rounded: str, least: int = 0) -> bool:
     return abs(value - read(rounded).number) <= Float(f"0.6e-{places}")
 
 
-def same(answer: str, gold: str, rules: Rules = _NO_RULES) -> bool:
+def same(answer: str, gold: str, rules: Rules) -> bool:
     """Whether two values are equal. Each comparison serves one kind of answer, and says `None` to others."""
     if squeezed(answer) == squeezed(gold):
         return True
@@ -204,9 +202,9 @@ def _elements(a: Answer, b: Answer, rules: Rules) -> bool | None:
         return False
     parts = parts if "=" in b.text or " is " in b.text else list(map(without_label, parts))
     if kinds & {Kind.TUPLE, Kind.MATRIX} or rules.ordered:
-        return all(map(same, parts, right))
+        return all(same(part, other, rules) for part, other in zip(parts, right, strict=True))
     for part in parts:
-        match = next((other for other in right if same(part, other)), None)
+        match = next((other for other in right if same(part, other, rules)), None)
         if match is None:
             return False
         right.remove(match)
@@ -284,22 +282,22 @@ def _same_formula(answer: str, gold: str) -> bool:
 def _same_expression(one: Basic | None, other: Basic | None, tolerance: str = "1e-12") -> bool:
     """Whether two expressions have equal values, where letters have some numbers as values.
 
-    These are positive, as r is in √(ar²) = r√a, but not those of x, y and z, which may be any number.
+    These are positive, as r is in √(ar²) = r√a, but not those of x, y and z, nor beside an absolute value.
     """
     if not isinstance(one, Expr) or not isinstance(other, Expr) or one in (zoo, nan):
         return False
     if one == other:
         return True
     symbols = sorted(one.free_symbols | other.free_symbols, key=str)
-    if len(symbols) > _MOST_SYMBOLS:
-        return False
+    has_signs = one.has(Abs) or other.has(Abs)
     is_exact = not symbols and not one.has(Float) and not other.has(Float)
-    for start in (2, 3, 5) if symbols else (1,):
+    for start in (0, 1, 3) if symbols else (1,):  # x^2023 + 1 is x^2023 where x is large
         values = {symbol: Float(f"{start}.{7 + 4 * i}", 20) for i, symbol in enumerate(symbols)}
-        values |= {symbol: -value for symbol, value in values.items() if start == 2 and symbol.name in "xyz"}
+        for symbol in symbols[start % 2 :: 2] if start < 3 else ():  # one negative and one positive, then the other
+            values[symbol] *= -1 if symbol.name in "xyz" or has_signs else 1
         a, b = (formula.xreplace(values) for formula in (one, other))
         difference, size = (a - b).evalf(20), abs(b.evalf(20))
-        limit = min(size, 1) * Float("1e-15") if is_exact else size * Float(tolerance)
+        limit = min(size, 1) * Float("1e-40") if is_exact else size * Float(tolerance)
         if not difference.is_number or not size.is_finite or not abs(difference) <= limit:
             return False
     return True

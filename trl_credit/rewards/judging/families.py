@@ -36,8 +36,8 @@ _LONGEST = 300  # characters
 
 @dataclass(frozen=True)
 class _Family:
-    """Formulas with a letter for all integers. `domain`: where the letter is from, if that is said. `subject`: the
-    letter of the numbers themselves, n in n ≡ 1 (mod 3)."""
+    """Formulas with a letter for all integers. `domain` is the set of that letter, if the text names it. `subject` is
+    the letter of the numbers themselves: n in n ≡ 1 (mod 3)."""
 
     parts: list[str]
     letter: str

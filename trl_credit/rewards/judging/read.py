@@ -21,6 +21,8 @@ _NORMAL = LatexNormalizationConfig(
 _READING = (
     LatexExtractionConfig(normalization_config=_NORMAL, boxed_match_priority=0, try_extract_without_anchor=False),
 )
+# math-verify takes R for r, also where a formula has both
+_PRODUCT = re.compile(r"(?<![A-Za-z\\])(?<!mathbb\{)(?<!mathbb \{)[A-Za-z]{1,3}(?![A-Za-z])")
 # math-verify reads E alone as e, and E with an index as an error
 _ENERGY = re.compile(r"(?<![A-Za-z\\])(?<!\\mathcal\{)E(?=_)")
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
@@ -181,6 +183,10 @@ def without_label(text: str) -> str:
 @lru_cache(maxsize=4096)
 def parsed_as(text: str) -> list:
     """What math-verify's parser makes of a formula: its unevaluated tree, and the text."""
+    letters = set("".join(_PRODUCT.findall(text)))
+    capitals = "".join(letter for letter in letters if letter.isupper() and letter.lower() in letters)
+    if capitals:
+        text = _PRODUCT.sub(lambda product: re.sub(f"[{capitals}]", r"\\mathcal{\g<0>}", product[0]), text)
     text = _ENERGY.sub(r"\\mathcal{E}", text)
     if _TRIGONOMETRIC.search(text):
         text = _DEGREES.sub(r"(\1\\pi/180)", text)
