@@ -16,7 +16,7 @@ from typing import Any
 
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-KEYS = {"ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40}
+KEYS = {"ArrowLeft": 37, "ArrowRight": 39, "ArrowDown": 40, "Enter": 13}
 FLAGS = "--headless=new --no-sandbox --disable-gpu --hide-scrollbars --no-first-run --disable-dev-shm-usage".split()
 
 

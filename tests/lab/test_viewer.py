@@ -178,7 +178,7 @@ def test_a_notebook_shows_the_last_step_in_a_frame_of_its_own(run):
     view = trl_credit.show_credit(Trainer())
     assert view.html == trl_credit.show_credit(run, step=20).html != trl_credit.show_credit(run, step=10).html
     ((tag, of),) = Page(view._repr_html_()).tags
-    assert tag == "iframe" and of["sandbox"] == "allow-scripts" and of["srcdoc"] == view.html
+    assert tag == "iframe" and of["sandbox"] == "allow-scripts allow-downloads" and of["srcdoc"] == view.html
     with pytest.raises(TypeError, match="got int"):
         trl_credit.show_credit(3)
     with pytest.raises(ValueError, match="step 15 was not logged"):

@@ -33,7 +33,7 @@ def test_a_page_opens_with_the_token_of_largest_credit_and_says_where_it_came_fr
     sums = [sum(map(abs, row["credit"])) for row in shard.responses if row["group"] == group]
     assert index == sums.index(max(sums)) != 0
     assert token == max(range(len(row["tokens"])), key=lambda t: abs(row["credit"][t]))
-    assert page.texts("#panel h3") == ["Where it came from"] and page.count(".origins li") > 0
+    assert page.texts("#panel h3") == ["Where it came from", "In the group"] and page.count(".origins li") > 0
     assert page.evaluate("[document.activeElement === document.body, scrollY]") == [True, 0]
     page = show([shard], fragment="token=7")
     assert page.view("token") == [7]

@@ -30,7 +30,7 @@ def test_segments_have_their_values_above_and_turns_their_names(show):
     )
     assert all(label < text - 8 for label, text in ends)
     page = show(SHARDS["turns"])
-    assert page.texts(".turn") == ["turn 1", "not by the policy", "turn 2"]
+    assert page.texts(".turn") == ["turn 1 · r +0.5 · A +1", "not by the policy", "turn 2 · r +1 · A +1"]
     assert page.texts(".step-reward") == ["r +0.5", "r +1"]
     assert page.texts(".tool") == [" 15↵\n"] or "15" in page.texts(".tool")[0]
 

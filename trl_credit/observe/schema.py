@@ -87,6 +87,13 @@ def gold_answer(row: Mapping[str, Any]) -> str | None:
     return None
 
 
+def prompt_text(prompt: str | list[dict[str, Any]] | None) -> str:
+    """A prompt as text; messages with their roles."""
+    if not isinstance(prompt, list):
+        return str(prompt or "")
+    return "\n\n".join(f"{message.get('role')}: {message.get('content') or ''}" for message in prompt)
+
+
 def write_shard(path: str | Path, shard: Shard) -> None:
     """Writes a whole shard or nothing, and makes its folder.
 

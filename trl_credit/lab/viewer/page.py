@@ -16,15 +16,15 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from ...observe.schema import LOGPROBS, TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, gold_answer
+from ...observe.schema import LOGPROBS, TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, gold_answer, prompt_text
 from .columns import Column, encode_indices, encode_numbers
 from .excerpt import opening_response
 from .palette import css
 
 
-SCRIPTS = ("data", "metrics", "text", "tree", "panel", "navigation", "legend", "columns", "viewer")
+SCRIPTS = "data metrics text search tree totals panel navigation legend columns save viewer".split()
 # fields that the script reads, besides columns
-_HEADER = ("step", "algorithm", "model", "clip", "trace_decay", "beta", "temperature")
+_HEADER = ("step", "algorithm", "is_run", "model", "clip", "trace_decay", "beta", "temperature")
 _RESPONSE = ("group", "index", "nodes", "segment_nodes", "reward", "rewards", "segment_values", "truncated")
 _NODE = ("id", "parent", "tokens", "value", "advantage", "reward", "trained", "text")
 Table = dict[Any, int]  # what is stored once, with its index
@@ -98,7 +98,7 @@ def _shard(shard: Shard, prompts: Table, vocabulary: Table) -> dict[str, Any]:
         ids = response.get("token_ids") or [None] * len(tokens)
         indices = [vocabulary.setdefault(pair, len(vocabulary)) for pair in zip(ids, tokens, strict=True)]
         fields = _finite(response, _RESPONSE)
-        fields["prompt"] = prompts.setdefault(_prompt_text(response.get("prompt")), len(prompts))
+        fields["prompt"] = prompts.setdefault(prompt_text(response.get("prompt")), len(prompts))
         fields["answer"] = gold_answer(response)
         columns = {"tokens": encode_indices(indices), **_columns(response, where)}
         responses.append({**fields, "length": len(tokens), "columns": columns})
@@ -144,13 +144,6 @@ def _start(shards: Sequence[Shard], start: dict[str, int]) -> dict[str, int]:
     step = next((s.header["step"] for s in shards if s.header["step"] == start.get("step")), shards[0].header["step"])
     first = opening_response([shard for shard in shards if shard.header["step"] == step])
     return start if "group" in start or first is None else {"step": step} | first | start
-
-
-def _prompt_text(prompt: str | list[dict[str, Any]] | None) -> str:
-    """A prompt as text; messages with their roles."""
-    if not isinstance(prompt, list):
-        return str(prompt or "")
-    return "\n\n".join(f"{message.get('role')}: {message.get('content') or ''}" for message in prompt)
 
 
 def source_hash(text: str) -> str:

@@ -1,9 +1,9 @@
-"""Which shards of a run are shown, and under which title."""
+"""Which shards of a run, or of several side by side, are shown, and under which title."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ...observe.schema import FOLDER, Shard, read_shard
+from ...observe.schema import FOLDER, Shard, prompt_text, read_shard
 from ...observe.schema import steps as logged_steps
 from ..rollout_files import read_file, with_texts
 
@@ -11,8 +11,79 @@ from ..rollout_files import read_file, with_texts
 MAX_TOKENS = 500_000  # of one page, about 20 MB
 
 
+def read_runs(
+    runs: Mapping[str, str | Path], steps: Sequence[int] | None = None, *, tokenizer: str | None = None
+) -> tuple[list[Shard], str]:
+    """The shards of several runs, for a page on which they stand side by side, and a note on what it lacks.
+
+    Each shard has the name of its run as its algorithm. In a step, groups of the same prompt get the same number. One
+    run is read by [`read_run`].
+
+    Args:
+        runs (`dict`):
+            Each run by its name.
+        steps, tokenizer:
+            As for [`read_run`]. The runs share `MAX_TOKENS` equally.
+
+    Raises:
+        OSError, ValueError: see [`read_run`].
+    """
+    if len(runs) == 1:
+        return read_run(*runs.values(), steps, tokenizer=tokenizer)
+    shards: list[Shard] = []
+    notes, is_shared = [], False
+    for name, run in runs.items():
+        own, note = read_run(run, steps, tokenizer=tokenizer, room=MAX_TOKENS // len(runs))
+        notes += [f"{name}: {note}"] if note else []
+        for shard in own:
+            known = {g: p for s in shards if s.header["step"] == shard.header["step"] for g, p in _prompts(s).items()}
+            numbers: dict[int, int] = {}
+            for group, prompt in _prompts(shard).items():
+                same = [n for n, other in known.items() if other == prompt and n not in numbers.values()]
+                is_shared |= bool(same)
+                numbers[group] = same[0] if same else max([-1, *known, *numbers.values()]) + 1
+            responses = [{**response, "group": numbers[response["group"]]} for response in shard.responses]
+            trees = {numbers[group]: nodes for group, nodes in shard.trees.items() if group in numbers}
+            settings = {"algorithm": shard.header["algorithm"], **(shard.header.get("settings") or {})}
+            header = {**shard.header, "algorithm": name, "is_run": True, "settings": settings}
+            shards.append(Shard(header, trees, responses))
+    if not is_shared:
+        notes.append("No step shows the same prompt in two runs: with equal data and seed, runs see the same prompts.")
+    return shards, " ".join(notes)
+
+
+def named_runs(words: Sequence[str | Path]) -> dict[str, Path]:
+    """Runs by name, from words RUN or NAME=RUN. Without a name it is the last part of the path, or the whole path where
+    another run has that name too.
+
+    Raises:
+        ValueError: two runs have the same name.
+    """
+    pairs = [("", word) if Path(word).exists() else str(word).rpartition("=")[::2] for word in words]
+    ends = [name or run_folder(path).resolve().name for name, path in pairs]
+    names = [name or (str(path) if ends.count(end) > 1 else end) for (name, path), end in zip(pairs, ends, strict=True)]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two runs are named {twice[0]!r}: give them different names, NAME=RUN")
+    return {name: run_folder(path) for name, (_, path) in zip(names, pairs, strict=True)}
+
+
+def last_step(shards: Sequence[Shard]) -> int | None:
+    """The last step that most runs have logged, `None` for files without steps."""
+    steps = [shard.header["step"] for shard in shards]
+    return max(reversed(dict.fromkeys(steps)), key=steps.count)
+
+
+def _prompts(shard: Shard) -> dict[int, str]:
+    """The prompt of each group. A row of a tree may have text of nodes in its own, so the shortest counts."""
+    prompts: dict[int, str] = {}
+    for response in shard.responses:
+        text = prompt_text(response.get("prompt"))
+        prompts[response["group"]] = min(prompts.get(response["group"], text), text, key=len)
+    return prompts
+
+
 def read_run(
-    run: str | Path, steps: Sequence[int] | None = None, *, tokenizer: str | None = None
+    run: str | Path, steps: Sequence[int] | None = None, *, tokenizer: str | None = None, room: int | None = None
 ) -> tuple[list[Shard], str]:
     """The shards of a run in the order of their steps, and a note on steps that are left out.
 
@@ -21,9 +92,11 @@ def read_run(
             The output folder of a run, one shard file, or JSONL rows with credit, see
             [`~trl_credit.lab.rollout_files`].
         steps (list of `int`, *optional*):
-            The steps. Defaults to the last steps, up to `MAX_TOKENS`.
+            The steps. Defaults to the last steps, up to `room` tokens.
         tokenizer (`str`, *optional*):
             Folder or id of a model, for a file with token ids that lacks their texts.
+        room (`int`, *optional*, defaults to `MAX_TOKENS`):
+            Tokens of the last steps together.
 
     Raises:
         OSError: the file does not exist.
@@ -42,7 +115,7 @@ def read_run(
     if missing := [step for step in steps or () if step not in paths]:
         raise ValueError(f"step {missing[0]} was not logged in {run}: it has steps {listed(sorted(paths))}")
     shards: list[Shard] = []
-    room = MAX_TOKENS
+    room = room or MAX_TOKENS
     for step in sorted(set(steps) if steps else paths, reverse=True):
         shard = read_shard(paths[step])
         room -= sum(len(response["tokens"]) for response in shard.responses)

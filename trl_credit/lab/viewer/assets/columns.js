@@ -12,22 +12,25 @@ function rewardText(row) {
   return row.isReplayed ? REPLAYED : `reward ${number(row.raw.reward)}`;
 }
 
-// `rows` are responses of a group, or one response under each of several algorithms.
+// `rows` are responses of a group, one to the same prompt in each step, or one under each algorithm or of each run.
 function drawColumns(rows, { layout, metric }) {
   for (const text of texts) NEAR.unobserve(text.box);
   const compared = layout === "one" && rows.length > 1;
-  BOX.columns.className = layout === "group" ? "grid" : !compared ? "" : rows.length > MANY ? "stacked" : "compared";
-  BOX.which.hidden = !compared;
-  if (compared) BOX.which.replaceChildren(make("b", { textContent: `Response ${rows[0].index}` }), ` ${rewardText(rows[0])} · ${factsOf(rows[0])}`);
+  const shared = compared && rows.every((row) => row.hasTextOf(rows[0]));
+  BOX.columns.className = layout === "group" ? "grid" : layout === "steps" ? "stacked" : !compared ? "" : rows.length > MANY ? "stacked" : "compared";
+  BOX.which.hidden = !shared;
+  if (shared) BOX.which.replaceChildren(make("b", { textContent: `Response ${rows[0].index}` }), ` ${rewardText(rows[0])} · ${factsOf(rows[0])}`);
   texts = [];
   BOX.columns.replaceChildren(...rows.map((row) => {
-    const title = compared ? row.header.algorithm : `Response ${row.index}`;
+    const title = compared ? row.header.algorithm : layout === "steps" ? `Step ${row.header.step}` : `Response ${row.index}`;
     const text = new TextView(row, compared ? `Response ${row.index}, ${title}` : title, { metric, eager: layout === "one" && rows.length < 5 });
     texts.push(text);
-    const heading = make("h2", {}, title, make("span", { className: "facts" }, compared ? "" : ` ${rewardText(row)}`), make("span", { className: "facts end" }));
-    const facts = compared ? [] : [make("p", { className: "facts", textContent: factsOf(row) })];
+    const [reward, ofGroup] = [` ${rewardText(row)}`, `group: ${groupFacts(rowsOf(row.header.step, row.group).filter((one) => one.shard === row.shard))}`];
+    const said = shared ? [] : layout === "steps" ? [reward, make("br"), ofGroup] : [reward];
+    const heading = make("h2", {}, title, make("span", { className: "facts" }, ...said), make("span", { className: "facts end" }));
+    const facts = shared || layout === "steps" ? [] : [make("p", { className: "facts", textContent: factsOf(row) })];
     const column = make("article", { className: row.length > STRIP ? "column" : "column short" }, heading, ...facts, strip(row, metric), text.box);
-    column.index = row.index;
+    column.row = row;
     return column;
   }));
 }

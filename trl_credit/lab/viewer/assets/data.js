@@ -68,6 +68,21 @@ class Row {
     return this.inLoss(i) && this.column("policy_mask") !== null && this.at("policy_mask", i) === 0;
   }
 
+  // How many tokens from the start are those of another response to the same prompt.
+  common(other) {
+    if (!this.kept.has(other)) {
+      const [own, theirs] = [this.column("tokens"), other.column("tokens")];
+      let count = 0;
+      if (this.asked === other.asked) while (count < Math.min(own.length, theirs.length) && own[count] === theirs[count]) count++;
+      this.kept.set(other, count);
+    }
+    return this.kept.get(other);
+  }
+
+  hasTextOf(other) {
+    return this.length === other.length && this.common(other) === this.length;
+  }
+
   get tree() {
     return this.shard.trees[this.group] ?? null;
   }
@@ -79,6 +94,11 @@ class Row {
 
   // The original prompt: the prompt of a row of a tree may include the text of nodes.
   get asked() {
+    if (!this.kept.has("asked")) this.kept.set("asked", this.promptWithoutNodes());
+    return this.kept.get("asked");
+  }
+
+  promptWithoutNodes() {
     const prompt = DATA.prompts[this.raw.prompt];
     const { nodes, segment_nodes: own } = this.raw;
     if (this.tree === null || !nodes || !own?.length) return prompt;
@@ -88,12 +108,19 @@ class Row {
 }
 
 const ROWS = DATA.shards.flatMap((shard) => shard.responses.map((raw) => new Row(shard, raw)));
-const STEPS = [...new Set(DATA.shards.map((shard) => shard.header.step))].sort((a, b) => a - b);
+const PLACES = Map.groupBy(ROWS, placeOf); // several algorithms may have credited the response of a place
+const ALGORITHMS = unique(ROWS.map((row) => row.header.algorithm)); // of several runs: their names
+const STEPS = unique(DATA.shards.map((shard) => shard.header.step)).sort((a, b) => a - b);
 const REWARDS = ROWS.map((row) => row.raw.reward).filter(Number.isFinite);
 const REWARD_RANGE = [REWARDS.reduce((a, b) => Math.min(a, b), 0), REWARDS.reduce((a, b) => Math.max(a, b), 1)];
 
 function rowsOf(step, group) {
   return ROWS.filter((row) => row.header.step === step && (group === undefined || row.group === group));
+}
+
+// What names a response on the page, as text.
+function placeOf(row) {
+  return `${row.header.step} ${row.group} ${row.index}`;
 }
 
 function unique(values) {

@@ -11,11 +11,12 @@ function subtitleOf(rows, metric) {
   const names = unique(rows.map((row) => row.header.algorithm)).filter(Boolean);
   const model = header.model?.split("/").at(-1) ?? "";
   const who = [names.length > MANY ? `${names.length} algorithms` : listed(names)];
-  if (names.length > 1) who.push("on the same responses");
-  if (model) who.push(names.length > 1 ? `of ${model}` : `on ${model}`);
-  const what = METRICS[metric].words(names.length > 1 ? "would be" : "was");
+  const isTried = names.length > 1 && !header.is_run; // algorithms on the same responses
+  if (isTried) who.push("on the same responses");
+  if (model) who.push(isTried ? `of ${model}` : `on ${model}`);
+  const what = METRICS[metric].words(isTried ? "would be" : "was");
   const begin = [who.filter(Boolean).join(" "), ...(header.step === null ? [] : [`step ${header.step}`])].filter(Boolean).join(", ");
-  return begin ? `${begin}: ${what}` : what;
+  return begin ? `${begin}: ${what}` : what[0].toUpperCase() + what.slice(1);
 }
 
 // The settings of each algorithm that differ from plain GRPO's.
@@ -35,6 +36,7 @@ const SAMPLES = [
   ["over", "beyond", (row, i, metric) => METRICS[metric].max === undefined && Math.abs(valuesOf(row, metric)?.[i]) > scaleEnd(row, metric),
     "What is beyond it is underlined twice."],
   ["unassigned", "unassigned", isEmpty, "Unassigned tokens are left out of the policy term, which is not the same as zero."],
+  ["apart", "the texts part", isApart],
   ["outside", "not in the loss", (row, i) => !row.inLoss(i)],
 ];
 
@@ -61,7 +63,7 @@ function drawLegend(box, rows, metric, end) {
     return make("span", { className: "sample" }, make("span", { className: `token ${look}`, textContent: "abc" }), ` ${text}`);
   });
   const button = make("button", { id: "define", type: "button", textContent: "?", "aria-label": `What is ${label}?`, "aria-controls": "about" });
-  const scaled = view.scale === "own"
+  const scaled = view.scale === "own" && metric !== "difference"
     ? "Each algorithm has its own scale, which ends at the 99th percentile of its values in this group, as stated beside "
       + "its name. To compare strengths, choose one scale for all."
     : "The scale ends at the 99th percentile of what is not 0 on this page.";

@@ -29,6 +29,14 @@ function both(row, first, second, of) {
   return a === null || b === null ? null : a.map((value, i) => of(value, b[i]));
 }
 
+// The credit minus that of the same token under `view.base`. Tokens after other tokens are not the same.
+function minusBase(row) {
+  const base = PLACES.get(placeOf(row)).find((one) => one.header.algorithm === view.base);
+  const [own, theirs] = [row.column("credit"), base?.column("credit")];
+  if (!own || !theirs) return null;
+  return own.map((value, i) => (i < row.common(base) ? value - theirs[i] : NaN));
+}
+
 // `words`: what the colours say, below the title; `did`: "was", or "would be" where nothing was trained.
 // `assigned`: only tokens in the policy term have a value. `max`: the end of the scale, if not the 99th percentile.
 const METRICS = {
@@ -37,6 +45,12 @@ const METRICS = {
     words: (did) => `how much each token's log-probability ${did} pushed up (blue) or down (orange)`,
     about: "How hard the loss pushes the log-probability of this token: −∂L/∂ℓ of the policy term, in units of the "
       + "advantage. A token of plain GRPO shows its advantage.",
+  },
+  difference: {
+    label: "Difference in credit", unit: "", signed: true, of: minusBase,
+    words: () => `where a token's credit is above that of ${view.base} (blue) or below it (orange)`,
+    about: "Effective credit of a token minus that under the other algorithm or run, at the same tokens after the same "
+      + "prompt. It is unknown from where the texts part.",
   },
   advantages: {
     label: "Advantage A", unit: "", signed: true, assigned: true, of: (row) => row.column("advantages"),
@@ -90,12 +104,13 @@ const METRICS = {
 };
 
 function valuesOf(row, metric) {
-  const key = `metric ${metric}`;
+  const key = `metric ${metric} ${metric === "difference" ? view.base : ""}`;
   if (!row.kept.has(key)) row.kept.set(key, METRICS[metric].of(row));
   return row.kept.get(key);
 }
 
-const METRIC_NAMES = Object.keys(METRICS).filter((name) => name === "credit" || ROWS.some((row) => valuesOf(row, name) !== null));
+const METRIC_NAMES = Object.keys(METRICS).filter((name) => name === "credit"
+  || (name === "difference" ? ALGORITHMS.length > 1 : ROWS.some((row) => valuesOf(row, name) !== null)));
 
 const MAXIMA = new Map();
 
@@ -103,7 +118,7 @@ const MAXIMA = new Map();
 // its algorithm.
 function maximum(metric, one = null) {
   if (METRICS[metric].max) return METRICS[metric].max;
-  const key = JSON.stringify([metric, one?.header.algorithm, one?.header.step, one?.group]);
+  const key = JSON.stringify([metric, metric === "difference" && view.base, one?.header.algorithm, one?.header.step, one?.group]);
   if (!MAXIMA.has(key)) {
     const rows = one === null ? ROWS : rowsOf(one.header.step, one.group).filter((row) => row.header.algorithm === one.header.algorithm);
     const sizes = new Float32Array(rows.reduce((total, row) => total + row.length, 0));
@@ -123,9 +138,9 @@ function maximum(metric, one = null) {
   return MAXIMA.get(key);
 }
 
-// The end of the scale of a row.
+// The end of the scale of a row. A difference reads two algorithms, so its scale is the same for all.
 function scaleEnd(row, metric) {
-  return maximum(metric, view.scale === "own" ? row : null);
+  return maximum(metric, view.scale === "own" && metric !== "difference" ? row : null);
 }
 
 function levelClass(value, metric, end) {
@@ -142,12 +157,17 @@ function isEmpty(row, i, metric) {
     && !(metric === "credit" && Math.abs(row.at("credit", i)) > ZERO);
 }
 
+// Whether a difference is unknown because the texts are not the same up to here.
+function isApart(row, i, metric) {
+  return metric === "difference" && Number.isNaN(valuesOf(row, metric)?.[i] ?? NaN) && !Number.isNaN(row.at("credit", i));
+}
+
 function classOf(row, i, metric) {
   if (!row.inLoss(i)) return "outside";
   const value = valuesOf(row, metric)?.[i] ?? NaN;
   if (isEmpty(row, i, metric)) return "unassigned";
   const mark = row.isUnassigned(i) ? " masked" : metric === "trace" && row.at("selected", i) === 1 ? " selected" : "";
-  return (Number.isNaN(value) ? "unknown" : levelClass(value, metric, scaleEnd(row, metric))) + mark;
+  return (Number.isNaN(value) ? (isApart(row, i, metric) ? "apart" : "unknown") : levelClass(value, metric, scaleEnd(row, metric))) + mark;
 }
 
 // The token of largest |credit| of a response, under the first algorithm whose credit is not the same for all tokens.

@@ -33,7 +33,8 @@ function drawGroups(box, step, chosen) {
     const all = rowsOf(step, group);
     const rows = all.filter((row) => row.header.algorithm === all[0].header.algorithm);
     const ticks = make("span", { className: "ticks" }, ...rows.slice(0, 32).map((row) => rewardBar(row, "tick")));
-    const facts = make("span", { className: "facts", textContent: groupFacts(rows) });
+    const steps = stepsOf(rows[0]).length;
+    const facts = make("span", { className: "facts", textContent: `${groupFacts(rows)}${steps > 1 ? ` · in ${steps} steps` : ""}` });
     return { value: group, parts: [make("span", { className: "start", textContent: question(rows) }), ticks, facts] };
   }), chosen);
 }
@@ -53,10 +54,18 @@ const REPLAYED = "replayed from an earlier batch";
 
 // Few leaves of a tree are rows, so its mean reward is the value of its root.
 function groupFacts(rows) {
-  if (rows[0].tree) return `V ${number(rows[0].tree[0]?.value)} · tree`;
+  const facts = [];
   const rewards = rows.map((row) => row.raw.reward).filter(Number.isFinite);
-  if (rewards.length) return `mean reward ${number(rewards.reduce((a, b) => a + b, 0) / rewards.length)}`;
-  return rows.every((row) => row.isReplayed) ? REPLAYED : "no reward";
+  if (rows[0].tree) facts.push(`V ${number(rows[0].tree[0]?.value)}`, "tree");
+  else if (rewards.length === 0) facts.push(rows.every((row) => row.isReplayed) ? REPLAYED : "no reward");
+  else {
+    facts.push(`mean reward ${number(rewards.reduce((a, b) => a + b, 0) / rewards.length)}`);
+    if (rewards.length > 1 && unique(rewards).length === 1) facts.push("no signal");
+  }
+  const isSame = (group) => rows.every((row) => PLACES.get(placeOf({ header: row.header, group, index: row.index }))?.some((one) => one.shard === row.shard && one.hasTextOf(row)));
+  const copied = groupsOf(rows[0].header.step).filter((group) => group < rows[0].group).find(isSame);
+  if (copied !== undefined) facts.push(`same texts as prompt ${groupsOf(rows[0].header.step).indexOf(copied) + 1}`);
+  return facts.join(" · ");
 }
 
 // The last long part of a prompt, after chat templates and system prompts.

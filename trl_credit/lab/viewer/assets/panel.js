@@ -5,6 +5,7 @@ const TOP = 8; // contributions that are listed and marked
 const NUMBERS = [
   ["Effective credit", (row, i) => (isEmpty(row, i, "credit") ? "unassigned" : number(row.at("credit", i), true))],
   ["KL credit", (row, i) => number(row.at("kl_credit", i), true), "kl_credit"],
+  ["d, teacher − policy", (row, i) => number(valuesOf(row, "teacher")?.[i], true), "teacher_logprobs"],
   ["Advantage A", (row, i) => number(row.at("advantages", i), true)],
   ["In the policy term", (row, i) => (row.inLoss(i) ? yes(row.at("policy_mask", i)) : "not in the loss")],
   ["Log weight W", (row, i) => number(row.at("log_weight", i), true)],
@@ -65,6 +66,23 @@ function showToken(box, rows, i, onToken) {
   for (const { found, names } of origins.values()) {
     box.append(...originBox(row, i, found, rows.length > 1 ? `: ${names.join(" and ")}` : "", onToken));
   }
+  box.append(...membersBox(row, i));
+}
+
+// The responses of the group that have the same text up to a token, and where the others part from it.
+function membersBox(row, i) {
+  const group = rowsOf(row.header.step, row.group).filter((one) => one.header.algorithm === row.header.algorithm);
+  if (group.length < 2 || row.tree) return [];
+  const same = group.filter((one) => one === row || one.common(row) > i);
+  const rewards = same.map((one) => one.raw.reward).filter(Number.isFinite);
+  const mean = rewards.length ? `, mean reward ${number(rewards.reduce((a, b) => a + b, 0) / rewards.length)}` : "";
+  const buttons = same.filter((one) => one !== row).slice(0, 16).map((one) => {
+    const button = make("button", { type: "button", textContent: `#${one.index}`, title: rewardText(one) });
+    button.addEventListener("click", () => go({ index: one.index, token: i }, { focus: true, scroll: true }));
+    return button;
+  });
+  const said = `${same.length} of ${counted(group.length, "response")} have the same text up to this token${mean}`;
+  return [make("h3", { textContent: "In the group" }), make("p", { textContent: said }), make("p", { className: "members" }, ...buttons)];
 }
 
 // A column per algorithm.

@@ -28,7 +28,7 @@ class TextView {
     for (let i = 0; i < this.row.length; i++) {
       const turn = hasTurns && (i === 0 || turns[i] !== turns[i - 1]);
       if (chunk === null || turn || (chunk.size >= CHUNK && this.row.text(i - 1).endsWith("\n"))) {
-        if (turn) this.box.append(turnHeading(turns[i]));
+        if (turn) this.box.append(turnHeading(this.row, i));
         chunk = make("div", { className: hasTurns && turns[i] < 0 ? "chunk tool" : "chunk", role: "presentation" });
         chunk.size = 0;
         this.box.append(chunk);
@@ -51,6 +51,7 @@ class TextView {
   shade(metric) {
     this.metric = metric;
     this.spans?.forEach((span, i) => { span.className = `token ${classOf(this.row, i, metric)}`; });
+    for (const [first, last] of hitsIn(this.row)) for (let i = first; i <= last; i++) this.spans?.[i].classList.add("hit");
     const current = this.current;
     this.current = null;
     this.marked = [];
@@ -135,8 +136,19 @@ function stepReward(value) {
   return make("span", { className: "step-reward", role: "presentation", title, textContent: `r ${number(value, true)}` });
 }
 
-function turnHeading(turn) {
-  return make("div", { className: "turn", role: "presentation", textContent: turn < 0 ? "not by the policy" : `turn ${turn + 1}` });
+// The turn that begins at a token, with the rewards of its steps and, if its tokens share one, their advantage.
+function turnHeading(row, i) {
+  const [turns, rewards, advantages] = ["turn_ids", "step_rewards", "advantages"].map((name) => row.column(name));
+  const facts = [turns[i] < 0 ? "not by the policy" : `turn ${turns[i] + 1}`];
+  if (turns[i] >= 0) {
+    let end = i;
+    while (end < row.length && turns[end] === turns[i]) end++;
+    const own = rewards?.slice(i, end).filter(Number.isFinite);
+    if (own?.length) facts.push(`r ${number(own.reduce((a, b) => a + b, 0), true)}`);
+    const shared = unique(advantages?.slice(i, end) ?? []);
+    if (shared.length === 1) facts.push(`A ${number(shared[0], true)}`);
+  }
+  return make("div", { className: "turn", role: "presentation", textContent: facts.join(" · ") });
 }
 
 // An overview of a response: the largest value of each part.

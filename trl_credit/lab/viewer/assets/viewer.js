@@ -2,8 +2,8 @@
 
 const BOX = Object.fromEntries([...document.querySelectorAll("[id]")].map((element) => [element.id, element]));
 const SCALES = { own: "each its own", one: "one for all" };
-const LAYOUTS = { one: "Response", group: "Group", tree: "Tree" };
-const view = { step: null, group: null, index: null, token: null, metric: null, layout: "one", algorithm: null, scale: null };
+const LAYOUTS = { one: "Response", group: "Group", tree: "Tree", steps: "Over steps", totals: "Totals" };
+const view = { step: null, group: null, index: null, token: null, metric: null, base: null, layout: "one", algorithm: null, scale: null };
 const drawn = new Map(); // of each part of the page, what it was drawn for
 
 function groupsOf(step) {
@@ -22,6 +22,35 @@ function responseRows() {
   return rowsOf(view.step, view.group).filter((row) => row.index === view.index);
 }
 
+// The steps in which an algorithm has responses to the prompt of a row.
+function stepsOf(row) {
+  return unique(ROWS.filter((one) => one.header.algorithm === row.header.algorithm && one.asked === row.asked).map((one) => one.header.step));
+}
+
+// A response to the prompt that is looked at, in each step that logged one: the same number where there is one.
+function stepRows() {
+  const [first] = groupRows();
+  const all = ROWS.filter((row) => row.header.algorithm === view.algorithm && row.asked === first.asked);
+  return stepsOf(first).sort((a, b) => a - b).map((step) => {
+    const there = all.filter((row) => row.header.step === step && (step !== view.step || row.group === view.group));
+    return there.find((row) => row.index === view.index) ?? there[0];
+  });
+}
+
+function isHere(row) {
+  return ["group", "index"].every((name) => row[name] === view[name]) && row.header.step === view.step;
+}
+
+// The place of a row, as fields of `view`.
+function fieldsOf(row) {
+  return { step: row.header.step, group: row.group, index: row.index };
+}
+
+// The rows whose texts are shown.
+function shownRows() {
+  return { one: responseRows, group: groupRows, steps: stepRows, tree: () => [], totals: () => [] }[view.layout]();
+}
+
 function fitting(wanted, choices) {
   return choices.includes(wanted) ? wanted : choices[0] ?? null;
 }
@@ -35,10 +64,12 @@ function go(change, { focus = false, scroll = false } = {}) {
   const rows = rowsOf(view.step, view.group);
   const algorithms = unique(rows.map((row) => row.header.algorithm));
   view.algorithm = fitting(view.algorithm, algorithms);
+  view.base = fitting(view.base ?? (algorithms.length > 2 ? "GRPO" : null), algorithms.length > 1 ? [...algorithms].reverse() : []);
   view.scale = algorithms.length > 1 ? fitting(view.scale, Object.keys(SCALES)) : null;
   view.index = fitting(view.index, unique(rows.map((row) => row.index)));
   view.metric = fitting(view.metric, METRIC_NAMES);
-  const layouts = Object.keys(LAYOUTS).filter((name) => name !== "tree" || groupRows()[0]?.tree);
+  const is = { tree: groupRows()[0]?.tree, steps: groupRows().length && stepsOf(groupRows()[0]).length > 1 };
+  const layouts = Object.keys(LAYOUTS).filter((name) => !(name in is) || is[name]);
   view.layout = fitting(view.layout, layouts);
   const moved = ["step", "group", "index"].some((name) => view[name] !== before[name]);
   if (moved && change.token === undefined) view.token = null;
@@ -53,10 +84,13 @@ function draw(rows, layouts, algorithms) {
   options(BOX.metric, METRIC_NAMES.map((name) => [name, METRICS[name].label]), view.metric);
   options(BOX.algorithm, algorithms.map((name) => [name, name]), view.algorithm);
   options(BOX.scale, Object.entries(SCALES), view.scale);
-  BOX["scale-choice"].hidden = view.scale === null;
+  BOX["scale-choice"].hidden = view.scale === null || view.metric === "difference" || view.layout === "totals";
+  options(BOX.base, algorithms.map((name) => [name, name]), view.base);
+  BOX["base-choice"].hidden = view.metric !== "difference";
   BOX["step-choice"].hidden = view.step === null;
-  BOX["algorithm-choice"].hidden = algorithms.length < 2 || view.layout === "one";
-  const place = [view.step, view.group];
+  BOX["algorithm-choice"].hidden = algorithms.length < 2 || view.layout === "one" || (view.layout === "totals" && algorithms.length <= MANY);
+  BOX["algorithm-choice"].firstChild.textContent = rows[0].header.is_run ? "Run " : "Algorithm ";
+  const place = [view.step, view.group, view.metric === "difference" && view.base];
   again("layouts", layouts, () => choices(BOX.layouts, "layout", layouts.map((name) => ({ value: name, parts: [LAYOUTS[name]] }))));
   again("groups", [view.step], () => drawGroups(BOX.groups, view.step));
   again("responses", [...place, view.algorithm, view.metric, view.scale], () => drawResponses(BOX.responses, groupRows(), view.metric));
@@ -75,8 +109,12 @@ function draw(rows, layouts, algorithms) {
   if (view.layout === "tree") {
     again("tree", [...place, view.algorithm], () => showTree(BOX.tree, groupRows(), (index) => go({ index, layout: "one" }, { focus: true })));
   }
-  again("columns", [...place, view.layout, view.layout === "one" ? view.index : view.algorithm], () => drawColumns({ one: responseRows, group: groupRows, tree: () => [] }[view.layout](), view));
-  const visible = view.layout === "one" ? rows : groupRows();
+  BOX.legend.classList.toggle("bare", view.layout === "totals"); // a table has no colours
+  BOX.totals.hidden = view.layout !== "totals";
+  if (view.layout === "totals") again("totals", [...place, view.metric, view.algorithm], () => drawTotals(BOX.totals));
+  const which = shownRows();
+  again("columns", [view.layout, which.map((row) => ROWS.indexOf(row))], () => drawColumns(which, view));
+  const visible = view.layout === "one" ? rows : view.layout === "steps" ? which : groupRows();
   const ends = unique(visible.map((row) => scaleEnd(row, view.metric)));
   const end = ends.length === 1 ? ends[0] : null;
   again("legend", [...place, view.metric, view.scale, end], () => {
@@ -84,7 +122,7 @@ function draw(rows, layouts, algorithms) {
     shadeColumns(view.metric);
   });
   drawEnds(view.metric, end === null);
-  for (const column of BOX.columns.children) column.classList.toggle("chosen", view.layout === "group" && column.index === view.index);
+  for (const column of BOX.columns.children) column.classList.toggle("chosen", view.layout !== "one" && isHere(column.row));
 }
 
 function again(part, key, redraw) {
@@ -95,7 +133,7 @@ function again(part, key, redraw) {
 }
 
 function activeText() {
-  const there = texts.filter((text) => text.row.index === view.index);
+  const there = texts.filter((text) => isHere(text.row));
   return there.find((text) => text.box === document.activeElement) ?? there[0] ?? texts[0] ?? null;
 }
 
@@ -104,7 +142,7 @@ function point({ focus, scroll, moved }) {
   const active = activeText();
   showPanel(view.token, active); // which may take room from the text: before anything is scrolled
   for (const text of texts) {
-    const here = view.layout === "one" || text === active;
+    const here = text === active || (view.layout === "one" && text.row.common(active.row) > view.token);
     text.point(here ? view.token : null, { scroll: scroll && text === active });
   }
   if (focus) active?.box.focus({ preventScroll: true });
@@ -112,8 +150,10 @@ function point({ focus, scroll, moved }) {
 }
 
 function showPanel(i, text) {
-  const rows = view.layout === "one" ? responseRows() : text === null ? [] : [text.row];
-  showToken(BOX.panel, rows, i, (t) => go({ token: t, ...(text && { index: text.row.index }) }, { focus: true, scroll: true }));
+  const rows = text === null ? [] : [text.row];
+  if (view.layout === "one" && i !== null) rows.push(...responseRows().filter((row) => row !== text?.row && row.common(text.row) > i));
+  rows.sort((a, b) => ALGORITHMS.indexOf(a.header.algorithm) - ALGORITHMS.indexOf(b.header.algorithm));
+  showToken(BOX.panel, rows, i, (t) => go({ token: t, ...(text && fieldsOf(text.row)) }, { focus: true, scroll: true }));
 }
 
 // --- the address has the state of the page, so that it can be shared ---
@@ -130,7 +170,7 @@ function remembered() {
   const said = Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
   const numbers = ["step", "group", "index", "token"].filter((name) => /^\d+$/.test(said[name]));
   return { ...DATA.start, ...Object.fromEntries(numbers.map((name) => [name, Number(said[name])])),
-    ...(said.metric && { metric: said.metric }), ...(said.layout && { layout: said.layout }), ...(said.scale && { scale: said.scale }) };
+    ...Object.fromEntries(["metric", "base", "layout", "scale"].filter((name) => said[name]).map((name) => [name, said[name]])) };
 }
 
 // --- keys and pointer ---
@@ -145,13 +185,14 @@ function onKey(event) {
   if (text === undefined || way === undefined || event.ctrlKey || event.metaKey || event.altKey || text.row.length === 0) return;
   event.preventDefault();
   const upright = event.key === "ArrowUp" || event.key === "ArrowDown";
+  if (event.shiftKey && upright && view.layout === "steps") return go(fieldsOf(neighbour(stepRows(), stepRows().find(isHere), way)), { focus: true });
   if (event.shiftKey && upright) return go({ step: neighbour(STEPS, view.step, way) }, { focus: true });
   if (event.shiftKey) return go({ index: neighbour(groupRows().map((row) => row.index), view.index, way) }, { focus: true });
   const last = text.row.length - 1;
-  const at = text.row.index === view.index ? view.token : null;
+  const at = isHere(text.row) ? view.token : null;
   const token = event.key === "Home" || at === null ? 0 : event.key === "End" ? last
     : upright ? text.inLine(at, way) : Math.min(Math.max(at + way, 0), last);
-  go({ token, index: text.row.index }, { focus: text.row.index !== view.index, scroll: true });
+  go({ token, ...fieldsOf(text.row) }, { focus: !isHere(text.row), scroll: true });
 }
 
 function tokenUnder(event) {
@@ -165,8 +206,8 @@ function listen() {
   BOX.columns.addEventListener("pointerover", (event) => {
     const found = tokenUnder(event);
     if (found === null || event.pointerType === "touch") return;
-    const same = view.layout === "one" ? texts : [found.text];
-    same.forEach((text) => text.mark(found.i < text.row.length ? found.i : null));
+    const same = view.layout === "one" ? texts.filter(({ row }) => row.common(found.text.row) > found.i) : [found.text];
+    same.forEach((text) => text.mark(found.i));
     showPanel(found.i, found.text);
   });
   BOX.columns.addEventListener("pointerleave", () => {
@@ -175,7 +216,7 @@ function listen() {
   });
   BOX.columns.addEventListener("click", (event) => {
     const found = tokenUnder(event);
-    if (found !== null) go({ token: found.i, index: found.text.row.index });
+    if (found !== null) go({ token: found.i, ...fieldsOf(found.text.row) });
   });
   for (const name of ["step", "group", "index"]) {
     document.addEventListener("change", (event) => {
@@ -183,7 +224,7 @@ function listen() {
     });
   }
   BOX.columns.addEventListener("scroll", ({ target }) => { // stacked texts are of the same tokens, and scroll as one
-    if (target.view === undefined || view.layout !== "one" || target.scrollTop === target.followed) return;
+    if (target.view === undefined || BOX.which.hidden || target.scrollTop === target.followed) return;
     for (const { box } of texts) {
       if (box === target) continue;
       box.view.fill();
@@ -192,11 +233,22 @@ function listen() {
     }
     delete target.followed;
   }, { capture: true });
-  for (const name of ["metric", "layout", "algorithm", "scale"]) {
+  for (const name of ["metric", "base", "layout", "algorithm", "scale"]) {
     document.addEventListener("change", (event) => {
       if ((event.target.name || event.target.id) === name) go({ [name]: event.target.value });
     });
   }
+  BOX.search.addEventListener("input", () => search(BOX.search.value));
+  BOX.search.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") toHit(event.shiftKey ? -1 : 1);
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "/" || event.target.matches("input[type=search], select")) return;
+    event.preventDefault();
+    BOX.search.focus();
+  });
+  BOX.csv.addEventListener("click", () => saveCsv());
+  BOX.png.addEventListener("click", () => savePng());
   BOX.theme.addEventListener("click", () => setTheme(isDark() ? "light" : "dark"));
   DARK.addEventListener("change", () => setTheme(null));
   window.addEventListener("hashchange", () => go(remembered(), { scroll: true }));
