@@ -226,6 +226,18 @@ def test_finished_runs_are_compared_without_training(call, finished_run, tmp_pat
 SMALL = ["--per_device_train_batch_size", "8", "--num_generations", "4", "--output_dir"]
 
 
+def in_this_process(monkeypatch, trained):
+    """Trains the runs of a grid without processes of their own, and adds their names to `trained`."""
+
+    def train_all(runs, *, rows, jobs):
+        for run in [run for run in runs if not run.is_finished]:
+            trained.append(run.name)
+            assert main(run.command()) == 0
+        return []
+
+    monkeypatch.setattr("trl_credit.lab.comparison.run.train_all", train_all)
+
+
 @pytest.mark.slow
 def test_an_interrupted_grid_resumes(call, tmp_path, monkeypatch):
     argv = ["--algo", "grpo", "s_trace", "--seeds", "0", "--jobs", "1", "--max_steps", "4", "--save_steps", "2"]
@@ -261,13 +273,7 @@ def test_a_sweep_is_tuned_judged_and_resumed(call, tmp_path, monkeypatch):
     """Its runs are trained in this process, which takes a tenth of the time."""
     trained = []
 
-    def train_all(runs, *, jobs):
-        for run in [run for run in runs if not run.is_finished]:
-            trained.append(run.name)
-            assert main(run.command()) == 0
-        return []
-
-    monkeypatch.setattr("trl_credit.lab.comparison.run.train_all", train_all)
+    in_this_process(monkeypatch, trained)
     argv = ["--algo", "grpo", "gspo", "--seeds", "0", "1", "--sweep", "learning_rate=1e-5,1e-3", "--max_steps", "2"]
     code, out, error = call(*argv, *SMALL, tmp_path)
     assert (code, error) == (0, "")

@@ -159,7 +159,7 @@ def test_a_trainer_of_the_user_and_custom_credit_keep_their_names(make_trainer, 
         folders.append(tmp_path / str(len(folders)))
         make_trainer(algo, output_dir=str(folders[-1]), **settings, **more).train()
     groups = group_runs([read_history(folder) for folder in folders])
-    with_credit = "GRPO with credit own_functions.py:GroupWords"
+    with_credit = "GroupWords on GRPO"
     assert [group.label for group in groups] == ["GRPO", "PatientTrainer", with_credit]
     own = {"credit": "own_functions.py:GroupWords", "strength": 0.5, "cap": 1.0}
     assert differing_settings(groups[::2], of_credit=True)[with_credit].items() >= own.items()
@@ -305,7 +305,7 @@ def test_the_files_of_a_report_run_nothing_and_load_nothing(tmp_path):
     paths = write_report(results, tmp_path)
     assert json.loads((tmp_path / "results.json").read_text()) == results.content
     stems = ("differences", *AXES)
-    figures = {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")}
+    figures = {f"{stem}.{kind}" for stem in stems for kind in ("pdf", "png", "svg")}
     assert {path.name for path in (tmp_path / "figures").iterdir()} == figures
     markdown, page = (path.read_text(encoding="utf-8") for path in paths)
     parsed = Page(page)

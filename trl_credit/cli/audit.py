@@ -34,7 +34,9 @@ def main(argv: list[str]) -> int:
     quiet_start()
     try:
         args, flags = _parse(argv)
-        print(_audit(args, flags))
+        from ..lab.tables import for_terminal
+
+        print(for_terminal(str(_audit(args, flags))))
         print(*(str(Path(args.output_dir) / f"audit.{kind}") for kind in ("html", "md")), sep="\n")
         return 0
     except (ValueError, OSError, ImportError, RuntimeError) as error:

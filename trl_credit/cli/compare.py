@@ -7,7 +7,7 @@ the number of algorithms.
   trl-credit compare --algo grpo grpo_lambda --equal beta=0 advantage_floor=None
   trl-credit compare --algo grpo s_trace --sweep learning_rate=5e-5,1e-4,2e-4 --tuning_seeds 100 101
   trl-credit compare --algo grpo --credit mine.py:unsure_more --config my_task.yaml
-  trl-credit compare --runs runs/a runs/b runs/c --output_dir comparison
+  trl-credit compare --runs runs/a new=runs/b new=runs/c --output_dir comparison
 
 All other flags are those of `trl-credit train`, and apply to all runs. Without a model, the runs train on the embedded
 task. If an algorithm does not have a setting, its runs go without it, and a line says so. The same command resumes
@@ -70,7 +70,7 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
     add("--credit", nargs="+", action="extend", metavar="FILE.py:FUNCTION", help="your credit functions, or NAME=…")
     add("--seeds", nargs="+", type=int, help="seeds of each algorithm (default: 10 on an embedded task, else 5)")
     add("--config", nargs="+", action="extend", metavar="FILE", help="YAML files of settings, or recipes by name")
-    add("--runs", nargs="+", action="extend", metavar="FOLDER", help="compare finished runs, and train nothing")
+    add("--runs", nargs="+", action="extend", metavar="[NAME=]FOLDER", help="compare finished runs, and train nothing")
     add("--baseline", metavar="ALGO", help="default: grpo, else the first algorithm")
     add("--metric", default="reward", help="any logged number, such as eval_math500/avg@4 (default: reward)")
     add("--primary", choices=("area", "end"), default="area", help="the verdict's score: mean over the run, or its end")
@@ -80,6 +80,9 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
     add("--jobs", type=int, help="runs at a time (default: one per GPU, or one per core without GPUs)")
     add("--output_dir", default="comparison", metavar="FOLDER", help="default: comparison")
     args, flags = parser.parse_known_args(argv)
+    if flags and not flags[0].startswith("--"):
+        fix = "finished runs follow --runs, algorithms --algo, and --help lists all flags"
+        raise ValueError(f"{flags[0]!r} is not used, as it follows no flag: {fix}")
     idle = [f"--{name}" for name in _OF_TRAINING if getattr(args, name) is not None] + flags
     if args.runs and idle:
         raise ValueError(f"--runs trains nothing: leave out {idle[0]}")
@@ -89,8 +92,6 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
         raise ValueError("--tuning_seeds does nothing without --sweep: leave it out")
     if args.jobs is not None and args.jobs < 1:
         raise ValueError(f"--jobs must be at least 1, got {args.jobs}")
-    if flags and not flags[0].startswith("--"):
-        raise ValueError(f"{flags[0]!r} follows no flag: write --name before it, --help lists them")
     return args, flags
 
 
@@ -99,7 +100,9 @@ def _compare_finished(args: Namespace) -> tuple["Results", bool]:
     from ..lab.comparison.histories import read_history
     from ..lab.comparison.results import make_results
 
-    groups = group_runs([read_history(folder, metric=args.metric) for folder in args.runs])
+    words = [("", word) if Path(word).is_dir() else word.rpartition("=")[::2] for word in args.runs]
+    groups = group_runs([read_history(folder, metric=args.metric, name=name) for name, folder in words])
+    groups.sort(key=lambda group: not group.runs[0].is_plain)  # a baseline is plain where one is there
     baseline = _baseline(args.baseline, {group.label: group.label for group in groups})
     remark = "The primary metric was named when these runs were finished, not before."
     names = {"metric": args.metric, "primary": args.primary, "command": args.command}

@@ -151,6 +151,8 @@ def _run(args: Namespace) -> None:
 
 def _print_table(folder: Path, name: str, **files: str) -> None:
     """Prints a table, and where it and the files beside it are."""
-    print("\n" + (folder / name).read_text(encoding="utf-8"))
+    from ..lab.tables import for_terminal
+
+    print("\n" + for_terminal((folder / name).read_text(encoding="utf-8")))
     for kind, file in {"table": name, **files}.items():
         print(f"{kind:<9}{folder / file}")

@@ -77,6 +77,11 @@ def hub_source(arguments: DataArguments) -> tuple[str | None, str | None]:
     return (None, None) if is_elsewhere or Path(name).suffix.lower() in FILE_FORMATS else (name, revision)
 
 
+def depends_on_seed(name: str | None) -> bool:
+    """Whether the rows of a set are drawn with the seed of the run, as those of the embedded tasks are."""
+    return name is None or name in TASKS or name.startswith(_GYM)
+
+
 def load_prompts(
     name: str,
     *,

@@ -1,7 +1,15 @@
 """Tables in Markdown, padded so that they can be read in a terminal too, and names in a sentence."""
 
 import re
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
+from io import StringIO
+
+from rich.box import MARKDOWN
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 
 def escape_markdown(text: str) -> str:
@@ -35,6 +43,39 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right:
     lines = [cells[0], rule, *cells[1:]]
     padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
     return "".join(f"| {' | '.join(line)} |\n" for line in padded)
+
+
+def for_terminal(text: str) -> str:
+    """A text for the standard output. In a terminal, the cells of Markdown tables that are wider than it are wrapped;
+    a table whose words do not fit becomes a list for each row."""
+    width = shutil.get_terminal_size().columns
+    if not sys.stdout.isatty():
+        return text
+    return re.sub(r"(?:^\|.*\n?)+", lambda table: _wrapped(table[0], width), text, flags=re.MULTILINE)
+
+
+def _wrapped(table: str, width: int) -> str:
+    lines = table.splitlines()
+    if max(map(len, lines)) <= width:
+        return table
+    head, rule, *rows = ([cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines)
+    columns = [*zip(head, *rows, strict=True)]
+    widths = [max(map(len, " ".join(column).split())) for column in columns]  # of the longest word
+    spare = width - sum(widths) - 3 * len(widths) - 1
+    if spare < 0:
+        texts = (f"{'  ' * (i > 0)}{head[i]}: {cell}" for row in rows for i, cell in enumerate(row))
+        return "\n".join(texts) + "\n"
+    for _ in range(spare):  # to the column that needs most lines
+        lines_of = [max(map(len, column)) / own for column, own in zip(columns, widths, strict=True)]
+        widths[lines_of.index(max(lines_of))] += 1
+    grid = Table(box=MARKDOWN)
+    for name, mark, own in zip(head, rule, widths, strict=True):
+        grid.add_column(Text(name), justify="right" if mark.endswith(":") else "left", width=own)
+    for row in rows:
+        grid.add_row(*map(Text, row))
+    console = Console(width=width, file=StringIO(), color_system=None)
+    console.print(grid)
+    return console.file.getvalue().strip() + "\n"
 
 
 def table_of(rows: Sequence[Mapping[str, str]]) -> str:

@@ -32,9 +32,9 @@ class RunFolder:
 
     `credit_run.json` there holds the run's identity and its starts (`lives` in the file): the optimizer step of each
     start or resume (`from`), its id, and what changed since the one before (`changed`). `task` says what a run of the
-    command line trains on; its paths are those of this machine, and no push sends the file. `trainer` is the name of a
-    trainer class of the user. `credit` has the name of a custom function or class, its settings, and whether it is not
-    the preset's.
+    command line trains on, and `code` what its functions need of their files ([`~trl_credit.runs.identity.codes_of`]);
+    paths are those of this machine, and no push sends the file. `trainer` is the name of a trainer class of the user.
+    `credit` has the name of a custom function or class, its settings, and whether it is not the preset's.
 
     Args:
         config ([`CreditConfig`]):
@@ -58,7 +58,7 @@ class RunFolder:
             self.record["lives"][-1].setdefault("changed", {})[name] = [before, after]
             self.write_record(self.path)
 
-    def claim(self, identity: dict[str, Any], *, resume: str | None, task: dict | None, trainer: str | None) -> None:
+    def claim(self, identity: dict[str, Any], resume: str | None, **more: Any) -> None:
         """Reserves the folder for a new run, or for one that resumes from a checkpoint.
 
         Args:
@@ -66,10 +66,8 @@ class RunFolder:
                 See [`~trl_credit.runs.identity.identity`].
             resume (`str` or `None`):
                 The checkpoint.
-            task (`dict`, *optional*):
-                What the run trains on, in JSON types.
-            trainer (`str`, *optional*):
-                Name of the trainer's class, if it is not one of this package.
+            more:
+                `task`, `code` and `trainer` of the record, in JSON types; `None` is left out.
 
         Raises:
             ValueError: another run is training here or has left its results, the checkpoint belongs to another run, or
@@ -91,7 +89,7 @@ class RunFolder:
             if not resumes_here:
                 self._make_room(identity)
             starts[-1]["id"] = secrets.token_hex(8)
-            more = {"task": task, "trainer": trainer, "credit": self._own_credit()}
+            more["credit"] = self._own_credit()
             self.record = {"version": VERSION, "identity": identity, "lives": starts}
             self.record |= {name: value for name, value in more.items() if value is not None}
             self.write_record(self.path)

@@ -1,5 +1,6 @@
 """What identifies a run: algorithm, settings that change the loss, functions, model and data."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import fields
@@ -13,8 +14,10 @@ from ..config.knobs import defaults, is_active, knobs_of
 from ..config.trl_settings import TRL_ACTS
 from ..passes.model_traits import micro_batch_terms
 from ..support.digests import digest_of, function_label, json_text
+from ..support.files import short_path
 from ..support.functions import unique_names
 from ..support.modules import digest_of_module, helper_modules
+from ..support.source_code import code_of, needed_code
 from .data_identity import data_identity
 from .model_identity import base_name, model_identity, tokenizer_identity, weights_digest
 
@@ -101,7 +104,8 @@ def _short(value: Any) -> str:
 def _settings(args: CreditConfig) -> dict[str, Any]:
     ours = {f.name for f in fields(CreditConfig)} - {f.name for f in fields(TrainingArguments)} - FREE
     ours |= _OPTIMIZER | {name for name, knob in knobs_of(type(args)).items() if knob.changes_loss}
-    names = {f.name for f in fields(args)} & ours - args.custom_functions().keys()
+    own = {f.name for f in fields(args)} - {f.name for f in fields(CreditConfig)} - knobs_of(type(args)).keys()
+    names = {f.name for f in fields(args)} & (ours | own) - args.custom_functions().keys()
     names -= {name for name in names if name.startswith("vllm_") and not name.startswith(_VLLM_THAT_COUNTS)}
     # as if what has no effect had been left out
     idle = {n: value for n, value in defaults(type(args)).items() if not is_active(args, TRL_ACTS.get(n, ()))}
@@ -120,6 +124,43 @@ def functions_of(trainer: Any) -> dict[str, Any]:
         "reward_funcs": _rewards(trainer),
         "modules": modules_of(trainer),
     }
+
+
+def codes_of(trainer: Any) -> dict[str, Any] | None:
+    """What the functions of a run of the command line need of their files, by their place in its identity: see
+    [`~trl_credit.support.source_code.code_of`]. `None` for another run."""
+    if trainer.task is None:
+        return None
+    rewards = zip(unique_names(trainer.reward_func_names), trainer.task["reward"], strict=False)
+    names = trainer.args.custom_functions() | {f"reward_funcs.{label}": name for label, name in rewards}
+    codes = {place: code_of(name) for place, name in names.items()}
+    return {place: code | {"code": _code(code["code"])} for place, code in codes.items() if code is not None}
+
+
+def row_identity(record: dict[str, Any]) -> dict[str, Any]:
+    """The identity in a run's record. Functions count by what they need of their files, where that is known."""
+    identity = dict(record["identity"])
+    for place, code in record.get("code", {}).items():
+        setting, _, name = place.partition(".")
+        if not name:
+            identity[setting] = code["code"]
+        elif name in identity[setting]:  # a digest, perhaps with a weight
+            weight = identity[setting][name][_CODE_LENGTH:]
+            identity[setting] = identity[setting] | {name: code["code"] + weight}
+    return identity
+
+
+def edited(record: dict[str, Any]) -> list[str]:
+    """What has changed since a run in its functions and in the modules that they need: "`f` in line 3 of mine.py". A
+    file that is gone, or is no Python now, cannot be compared."""
+    texts = []
+    for code in record.get("code", {}).values():
+        with contextlib.suppress(OSError, SyntaxError):
+            now, line = needed_code(code["file"], code["function"])
+            if _code(now) != code["code"]:
+                texts.append(f"`{code['function']}` in line {line} of {short_path(code['file'])}")
+    modules = record["identity"].get("modules") or {}
+    return texts + [f"module {name}" for name in differences(modules, modules_now(modules, loaded={}), defaults={})]
 
 
 def modules_of(trainer: Any) -> dict[str, str]:

@@ -21,7 +21,7 @@ from . import checkpoints
 from .boundaries import CheckpointBoundaries
 from .checkpoints import Stateful, find_last
 from .folder import RunFolder
-from .identity import functions_of, identity, modules_of
+from .identity import codes_of, functions_of, identity, modules_of
 from .model_identity import is_folder, weights_digest
 from .showing import shows_safely
 
@@ -137,7 +137,7 @@ class ResumableTrainer(GRPOTrainer):
             checkpoints.check_layout(resume, here=self.layout)
             self._read_state(resume)
         name = None if type(self).__module__.startswith("trl_credit.") else type(self).__name__
-        self._folder.claim(identity(self), resume=resume, task=self.task, trainer=name)
+        self._folder.claim(identity(self), resume, task=self.task, code=codes_of(self), trainer=name)
 
     def release_output_dir(self) -> None:
         """Makes `output_dir` free for other runs."""

@@ -6,7 +6,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..tables import escape_markdown, listed
 from .grid import TUNING
-from .results import Results, in_short
+from .groups import in_short
+from .results import Results
 from .scoring import ScoreRow
 
 
@@ -48,6 +49,7 @@ def notes(results: Results) -> list[str]:
         family=sum(row.holm is not None for row in rows),
         lost=[row.label for row in rows if row.verdict == "not shown" and not row.low <= 0 <= row.high],
         unpaired=[row.label for row in rows if not row.paired],
+        equal=[row.label for row in results.tested if row.difference == 0 and row.low is None],
         untested=[row.label for row in results.tested if row.p is None],
         fewest=min((row.n for row in rows if row.p is not None), default=None),
         steps=None if None in steps else min(steps),

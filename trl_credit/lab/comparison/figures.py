@@ -1,6 +1,7 @@
 """The figures of a comparison, as PNG and SVG."""
 
 import io
+import textwrap
 from collections.abc import Sequence
 
 import matplotlib
@@ -16,6 +17,7 @@ from .scoring import ScoreRow
 _COLOUR, _TEXT, _MUTED, _GRID = "#0072b2", "#16181d", "#565d6b", "#d9dde4"
 _WIDTH = 5.0  # inches: the labels can still be read on a telephone
 _SIZE = 9  # points
+_LONG = 28  # characters of a line
 
 
 def draw_curves(groups: Sequence[Group], axis: str, *, metric: str, baseline: str) -> Figure:
@@ -53,7 +55,8 @@ def draw_differences(rows: Sequence[ScoreRow], *, score: str, baseline: str, sam
 
     Algorithms in `same`, which have the baseline's gradient, are grey.
     """
-    figure, (panel,) = _figure((_WIDTH, 1.0 + 0.3 * max(len(rows), 1)))
+    labels = [_plain(row.label) for row in rows]
+    figure, (panel,) = _figure((_WIDTH, 1.0 + sum(max(0.3, 0.17 * (label.count("\n") + 1)) for label in labels)))
     for y, row in enumerate(rows):
         colour = _MUTED if row.label in same else _COLOUR
         if row.low is not None:
@@ -61,7 +64,7 @@ def draw_differences(rows: Sequence[ScoreRow], *, score: str, baseline: str, sam
         filled = colour if row.verdict in ("above", "below") else "white"
         panel.plot([row.difference], [y], "o", color=colour, markerfacecolor=filled, markersize=7, zorder=4)
     panel.axvline(0, color=_TEXT, linewidth=1)
-    panel.set_yticks(range(len(rows)), [_plain(row.label) for row in rows])
+    panel.set_yticks(range(len(rows)), labels)
     panel.set_ylim(len(rows) - 0.5, -0.5)
     panel.set_xlabel(_plain(f"{score}, minus that of {baseline}"), color=_TEXT)
     panel.xaxis.set_major_locator(MaxNLocator(5))
@@ -91,5 +94,5 @@ def _figure(size: tuple[float, float], rows: int = 1, columns: int = 1) -> tuple
 
 
 def _plain(text: str) -> str:
-    """Text in which a dollar sign begins no formula."""
-    return text.replace("$", r"\$")
+    """Text in lines that leave room for the axes, in which a dollar sign begins no formula."""
+    return "\n".join(textwrap.wrap(text, _LONG, max_lines=3, placeholder=" …")).replace("$", r"\$")

@@ -1,14 +1,19 @@
 """Runs of one algorithm: their curves on a common axis, and their scores at the point that all runs have reached."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ...runs.identity import differences, in_words
 from ...support.digests import json_text
 from .histories import AXES, History
+
+
+_SHORT = 12  # characters of a setting in the name of a group
 
 
 @dataclass(frozen=True)
@@ -38,25 +43,42 @@ class Curve(NamedTuple):
 
 
 def group_runs(runs: Sequence[History]) -> list[Group]:
-    """Groups runs by algorithm. Runs of one algorithm with different settings form groups named by the differences.
+    """Groups runs by their names, and those without by algorithm and settings. Runs of one algorithm with different
+    settings form groups, named by up to two short settings in which they differ, and by numbers where those agree.
 
     Raises:
-        ValueError: two runs of a group have the same seed.
+        ValueError: two runs of a group have the same seed, or two runs of one name differ.
     """
     variants: dict[str, dict[str, list[History]]] = {}
     for run in runs:
-        credit = f" with credit {run.credit['name']}" if run.credit.get("is_own") else ""
-        name = f"{run.record.get('trainer') or run.identity['algorithm']}{credit}"  # a user's class keeps its name
+        algorithm = run.record.get("trainer") or run.identity["algorithm"]  # a user's class keeps its name
+        own = f"{run.credit['name'].rpartition(':')[2]} on {algorithm}" if run.credit.get("is_own") else algorithm
         settings = json_text({name: value for name, value in run.settings.items() if value is not None})
-        variants.setdefault(name, {}).setdefault(settings, []).append(run)
-    groups = []
+        variants.setdefault(run.name or own, {}).setdefault(settings, []).append(run)
+    groups: dict[str, Group] = {}
     for name, by_settings in variants.items():
         firsts = [same[0] for same in by_settings.values()]
+        if firsts[0].name and len(firsts) > 1:
+            what = in_words(differences(firsts[0].settings, firsts[1].settings, defaults={}))
+            fix = "give them different names"
+            raise ValueError(f"{firsts[0].folder} and {firsts[1].folder} are named {name}, and differ ({what}): {fix}")
         for same in by_settings.values():
             differing = {n for first in firsts for n in differences(first.settings, same[0].settings, defaults={})}
-            values = in_words({n: [None, same[0].settings.get(n)] for n in sorted(differing)})
-            groups.append(make_group(name + (f" ({values.replace('null → ', '')})" if values else ""), same))
-    return groups
+            values = {n: in_short(same[0].settings.get(n)) for n in sorted(differing)}
+            short = [f"{n} {value}" for n, value in values.items() if len(value) <= _SHORT and value != "null"]
+            shown = ", ".join(short[:2])
+            label = name + (f" ({shown})" if shown else "")
+            numbered = (label if n == 1 else f"{label} #{n}" for n in count(1))
+            label = next(text for text in numbered if text not in groups)
+            groups[label] = make_group(label, same)
+    return [*groups.values()]
+
+
+def in_short(value: Any) -> str:
+    """A setting as text: 0.00005 as "5e-5"."""
+    if isinstance(value, float):
+        return re.sub(r"e-0", "e-", f"{value:g}")
+    return value if isinstance(value, str) else json_text(value)
 
 
 def make_group(label: str, runs: Sequence[History], value: float | str | None = None) -> Group:

@@ -1,13 +1,14 @@
 """What a run logged: its score by optimizer steps, prompts, tokens and seconds, from its last checkpoint."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...runs.checkpoints import last_checkpoint, read_run
+from ...runs.identity import row_identity
 from ...support.errors import choose, one_line
 from ...support.files import read_json
 
@@ -22,7 +23,7 @@ AXES = {
     "seconds": "seconds of training",
 }
 # fields that differ between the runs of one algorithm; of the modules a second run may have more loaded from the start
-_SEED_FIELDS = ("seed", "data_seed", "data", "modules")
+SEED_FIELDS = ("seed", "data_seed", "data", "modules")
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class History:
         axes: The position of each point on each of `AXES` that the log tells, shape (points,).
         totals: The position at the end of the log on each of these.
         planned: Optimizer steps that were planned.
-        record: The other fields of its `credit_run.json`.
+        record: The content of its `credit_run.json`.
+        name: The name that the user gave it, "" without.
     """
 
     folder: Path
@@ -46,6 +48,7 @@ class History:
     totals: dict[str, float]
     planned: int
     record: Record
+    name: str = ""
 
     @property
     def seed(self) -> int:
@@ -60,7 +63,14 @@ class History:
     @property
     def settings(self) -> Record:
         """The identity without the fields that differ between runs of one algorithm."""
-        return {name: value for name, value in self.identity.items() if name not in _SEED_FIELDS}
+        identity = row_identity({**self.record, "identity": self.identity})
+        return {name: value for name, value in identity.items() if name not in SEED_FIELDS}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether trainer, credit and all functions beside rewards are the package's own."""
+        is_digest = [str(value).startswith("SHA-256") for value in self.identity.values()]
+        return not (self.record.get("trainer") or self.credit.get("is_own") or any(is_digest))
 
     @property
     def is_finished(self) -> bool:
@@ -86,7 +96,7 @@ class History:
         return self.mean(axis, limit, start=0.9 * limit)
 
 
-def read_history(folder: str | Path, *, metric: str = "reward") -> History:
+def read_history(folder: str | Path, *, metric: str = "reward", name: str = "") -> History:
     """The log that `trl-credit train` or a trainer of this package left in a folder.
 
     Args:
@@ -94,6 +104,8 @@ def read_history(folder: str | Path, *, metric: str = "reward") -> History:
             `output_dir` of the run.
         metric (`str`, *optional*, defaults to `"reward"`):
             Any logged number, such as `eval_math500/avg@4`.
+        name (`str`, *optional*):
+            The name that the user gives the run.
 
     Raises:
         ValueError: the folder holds no run with a complete checkpoint, or the log has no such metric.
@@ -107,7 +119,8 @@ def read_history(folder: str | Path, *, metric: str = "reward") -> History:
         raise ValueError(f"{str(folder)!r} has no {lacks}: {fix}")
     state = read_json(checkpoint / "trainer_state.json")
     try:
-        return make_history(state, record["identity"], folder=folder, metric=metric, record=record)
+        history = make_history(state, record["identity"], folder=folder, metric=metric, record=record)
+        return replace(history, name=name)
     except (KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
         what = f"{type(error).__name__}: {one_line(error)}"
         raise ValueError(f"the log in {checkpoint} is damaged, or of another trainer ({what}): leave it out") from error
@@ -128,6 +141,9 @@ def make_history(
         ends.append(float(row["step"]))
     counts = {name: count for name, count in counts.items() if not math.isnan(count[-1])}
     points = [(row["step"], row[metric]) for row in state["log_history"] if _is_number(row.get(metric))]
+    if not state["log_history"]:
+        few = f"{state['max_steps']} steps with logging_steps={state.get('logging_steps')}"
+        raise ValueError(f"{str(folder)!r} logged nothing in {few}: train with --logging_steps 1, or leave it out")
     if not points:
         numbers = {name for row in state["log_history"] for name, value in row.items() if _is_number(value)}
         raise ValueError(f"{str(folder)!r} logged no {metric!r}{choose(metric, sorted(numbers))}")

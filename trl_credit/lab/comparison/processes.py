@@ -14,9 +14,10 @@ import torch
 from tqdm import tqdm
 from transformers import TrainerCallback
 
-from ...runs.checkpoints import checkpoint_step
+from ...runs.checkpoints import checkpoint_step, read_run
 from ...support.files import refuse_link
 from .grid import Run
+from .rows import Record, Rows
 
 
 PROGRESS = "TRL_CREDIT_PROGRESS"  # the environment variable with the file of a run's progress
@@ -47,10 +48,12 @@ class _Job:
         reward: Reward of that step, `None` before the first log.
         begun: When it was started.
         log_start: Where its output begins in the log.
+        problem: Why it is none of its row, "" if it is one, `None` before it has written what it is.
     """
 
     def __init__(self, run: Run, *, threads: int, gpu: str | None) -> None:
-        self.run, self.reward, self.begun = run, None, time.monotonic()
+        self.run, self.reward, self.begun, self.problem = run, None, time.monotonic(), None
+        self._before = _last_start(run)
         self.first_step = self.step = checkpoint_step(run.checkpoint)
         run.log.parent.mkdir(parents=True, exist_ok=True)
         progress = run.log.with_suffix(".jsonl").resolve()
@@ -64,16 +67,20 @@ class _Job:
             # with a session of its own, as a terminal's Ctrl-C is to reach only this process, which stops the runs
             self.process = subprocess.Popen(command, env=os.environ | variables, start_new_session=True, **streams)
 
-    def update(self) -> None:
-        """Reads the step and the reward that the process logged last."""
+    def update(self, rows: Rows) -> None:
+        """Reads the step and the reward that the process logged last, and ends a run that is none of its row."""
+        if self.problem is None and (start := _last_start(self.run)) != self._before:
+            self.problem = rows.problem(self.run, start[1])
+            if self.problem:  # at once, so that it leaves nothing but its record
+                os.killpg(self.process.pid, signal.SIGKILL)
         if lines := _lines(self.run.log.with_suffix(".jsonl")):
             last = json.loads(lines[-1])
             self.step, self.reward = last["step"], last["reward"]
 
     def error(self) -> str:
         """Why the process failed, "" if the run is finished."""
-        if self.process.returncode == 0 and self.run.is_finished:
-            return ""
+        if self.problem or (self.process.returncode == 0 and self.run.is_finished):
+            return self.problem or ""
         output = [line for line in _lines(self.run.log, self.log_start) if line.strip()]
         errors = [line for line in output if line.startswith("error: ")]
         return (errors or output or [f"exit code {self.process.returncode}"])[-1].removeprefix("error: ")
@@ -83,7 +90,7 @@ class Interrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM ended the runs. Its argument is the signal."""
 
 
-def train_all(runs: Sequence[Run], *, jobs: int | None) -> list[str]:
+def train_all(runs: Sequence[Run], *, rows: Rows, jobs: int | None) -> list[str]:
     """Trains runs in their order, each on one GPU if there are any. A run that fails does not affect the others.
 
     Prints a line when a run starts and when it ends, in a terminal below a bar with the time left.
@@ -91,6 +98,8 @@ def train_all(runs: Sequence[Run], *, jobs: int | None) -> list[str]:
     Args:
         runs (list of [`Run`]):
             Finished ones are skipped.
+        rows ([`Rows`]):
+            With these and the runs that are trained, one that would not belong to its row fails.
         jobs (`int` or `None`):
             Runs at a time; by default one for each GPU, else for each core.
 
@@ -117,7 +126,7 @@ def train_all(runs: Sequence[Run], *, jobs: int | None) -> list[str]:
             while waiting or any(slots):
                 for place, job in enumerate(slots):
                     if job is not None and job.process.poll() is not None:
-                        job.update()
+                        job.update(rows)
                         bar.write(_outcome(job, failed))
                         slots[place] = job = None
                     if job is None and waiting:
@@ -126,7 +135,7 @@ def train_all(runs: Sequence[Run], *, jobs: int | None) -> list[str]:
                         started.append(job)
                         bar.write(f"{job.run.name}: running{f' from step {job.step}' if job.step else ''}")
                     if job is not None:
-                        job.update()
+                        job.update(rows)
                 sys.stdout.flush()
                 bar.n = sum(job.step - job.first_step for job in started)
                 bar.refresh()
@@ -148,6 +157,12 @@ def _outcome(job: _Job, failed: list[str]) -> str:
         print(f"error: {failed[-1]}", file=sys.stderr)
     reward = "" if job.reward is None else f" at step {job.step}, reward {job.reward:.3f}"
     return f"{name}: {'failed' if error else 'finished'}{reward}, {time.monotonic() - job.begun:.0f} s"
+
+
+def _last_start(run: Run) -> tuple[str, Record] | None:
+    """The id of the last start in a run's folder, and its record there; `None` before the first."""
+    record = read_run(run.output_dir)
+    return None if record is None else (record["lives"][-1]["id"], record)
 
 
 def _devices() -> list[str]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -15,32 +15,28 @@ from matplotlib.figure import Figure
 
 from ...runs.identity import differences
 from ...support.files import atomic_file, inside, write_atomically
-from ..tables import markdown_table
+from ..tables import for_terminal, markdown_table
 from ..viewer.page import source_hash
 from .answer import ENVIRONMENT, answer, interval_in_words, notes, signed
 from .entries import in_order
+from .export import INTERVAL, Table, write_curves, write_tables
 from .figures import as_svg, draw_curves, draw_differences
 from .grid import TUNING
-from .groups import Group, common_axes
+from .groups import Group, common_axes, in_short
 from .histories import AXES
-from .results import Results, in_short
+from .results import Results
 from .scoring import SCORES, ScoreRow, compare_results
 from .settings_tables import differing_settings
 
 
 FIGURES = "figures"
+_P = ("p", "p by sign flips")  # columns
 _PACKAGES = ("trl-credit", "trl", "transformers", "torch", "numpy", "scipy")
 
 
-class Table(NamedTuple):
-    """Rows as long as the head. The first column is a name."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
 def write_report(results: Results, folder: Path) -> list[Path]:
-    """Writes `report.md`, `report.html`, `results.json` and `figures/`; returns the first two.
+    """Writes `report.md`, `report.html`, `results.json`, `curves.parquet`, `figures/` and `tables/`; returns the first
+    two.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -50,9 +46,12 @@ def write_report(results: Results, folder: Path) -> list[Path]:
         drawn[stem] = as_svg(figure)
         path = inside(folder, FIGURES) / stem
         write_atomically(f"{path}.svg", drawn[stem])
-        with atomic_file(f"{path}.png") as file:
-            figure.savefig(file, format="png", dpi=160, metadata={"Software": None})
+        for kind, unset in (("png", "Software"), ("pdf", "CreationDate")):
+            with atomic_file(f"{path}.{kind}") as file:
+                figure.savefig(file, format=kind, dpi=160, metadata={unset: None})
     write_atomically(folder / "results.json", json.dumps(results.content, indent=1, ensure_ascii=False))
+    write_tables(_tables(results), folder)
+    write_curves(results.groups, folder, metric=results.content["metric"])
     pages = {folder / "report.md": as_markdown(results), folder / "report.html": as_html(results, drawn)}
     for path, text in pages.items():
         write_atomically(path, text)
@@ -60,10 +59,11 @@ def write_report(results: Results, folder: Path) -> list[Path]:
 
 
 def console_answer(results: Results) -> str:
-    """The answer, what must be known beside it, and the verdict table, for a terminal."""
-    table = verdict_table(results)
-    shown = [markdown_table(*table, right=True)] if table.rows else []
-    return "\n".join([*answer(results), *notes(results), "", *shown])
+    """The answer, what must be known beside it, and the verdict table without uncorrected p-values, for a terminal."""
+    head, rows = verdict_table(results)
+    lines = [[cell for name, cell in zip(head, row, strict=True) if name not in _P] for row in (head, *rows)]
+    shown = [markdown_table(lines[0], lines[1:], right=True)] if rows else []
+    return for_terminal("\n".join([*answer(results), *notes(results), *results.content["remarks"], "", *shown]))
 
 
 def as_markdown(results: Results) -> str:
@@ -86,23 +86,21 @@ def as_html(results: Results, drawn: Mapping[str, str]) -> str:
 def _render(template: str, results: Results, **values: Any) -> str:
     """The template of a format, which includes `report.jinja`."""
     environment = ENVIRONMENT.overlay(autoescape="images" in values)
-    groups, axes = results.groups, common_axes(results.groups)
-    scored = [run for run in results.content["runs"] if run["phase"] != TUNING]
-    others = [k for k in SCORES if k != results.content["primary"] and all(run[k] is not None for run in scored)]
+    groups, tables = results.groups, _tables(results)
     return environment.get_template(template).render(
         results=results,
         content=results.content,
         groups=groups,
         answer=" ".join(answer(results)),
         notes=[*notes(results), *results.content["remarks"], *_task_differences(groups)],
-        beside=_settings_table(results.content["settings"]),
-        credit=_settings_table(differing_settings(groups, of_credit=True)),
-        verdict=verdict_table(results),
-        others={results.score(key): score_table(results, key) for key in others},
-        sweep=sweep_table(results),
+        beside=tables["settings"],
+        credit=tables["credit"],
+        verdict=tables["verdict"],
+        others={results.score(key): tables[key] for key in SCORES if key in tables},
+        sweep=tables["sweep"],
         axes=AXES,
-        known_axes=axes,
-        cost=_cost_table(groups, axes),
+        known_axes=common_axes(groups),
+        cost=tables["cost"],
         packages=", ".join(f"{name} {version(name)}" for name in _PACKAGES),
         machine=f"Python {platform.python_version()}, {platform.platform()}",
         **values,
@@ -121,9 +119,23 @@ def _figures(results: Results) -> dict[str, Figure]:
     return figures
 
 
+def _tables(results: Results) -> dict[str, Table]:
+    """The tables by the stem of their files; those of the other scores under the names of `SCORES`."""
+    scored = [run for run in results.content["runs"] if run["phase"] != TUNING]
+    others = [k for k in SCORES if k != results.content["primary"] and all(run[k] is not None for run in scored)]
+    return {
+        "verdict": verdict_table(results),
+        **{key: score_table(results, key) for key in others},
+        "sweep": sweep_table(results),
+        "cost": _cost_table(results.groups, common_axes(results.groups)),
+        "settings": _settings_table(results.content["settings"]),
+        "credit": _settings_table(differing_settings(results.groups, of_credit=True)),
+    }
+
+
 def verdict_table(results: Results) -> Table:
     """The differences by the primary metric, with their tests and verdicts."""
-    head = ["algorithm", "verdict", "difference", "95 % interval", "p after Holm", "p", "p by sign flips", "seeds"]
+    head = ["algorithm", "verdict", "difference", INTERVAL, "p after Holm", *_P, "seeds"]
     rows = []
     for row in results.rows:
         verdict = "same gradient" if row.label in results.content["same_gradient"] else row.verdict
@@ -134,7 +146,7 @@ def verdict_table(results: Results) -> Table:
 
 def score_table(results: Results, key: str) -> Table:
     """The differences by another score, without verdicts."""
-    head = ["algorithm", "difference", "95 % interval", "seeds", results.content["baseline"], "mean"]
+    head = ["algorithm", "difference", INTERVAL, "seeds", results.content["baseline"], "mean"]
     return Table(head, [_numbers(row) for row in compare_results(results.content, key)])
 
 

@@ -1,6 +1,5 @@
 """The results of a comparison: the content of `results.json`, and the rows that follow from it."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,11 +47,6 @@ def tuned_rows(results: dict[str, Any]) -> list[TunedRow]:
         best, values = max(means, key=means.__getitem__), list(means)
         rows.append(TunedRow(label, means, best, best in (values[0], values[-1])))
     return rows
-
-
-def in_short(value: float | str) -> str:
-    """A value as text: 0.00005 as "5e-5"."""
-    return value if isinstance(value, str) else re.sub(r"e-0", "e-", f"{value:g}")
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from .groups import Group, make_group
 from .histories import History, read_history
 from .processes import train_all
 from .results import Results, make_results, tuned_rows
+from .rows import Rows
 from .scoring import scored_runs
 
 
@@ -30,7 +31,7 @@ def train_grid(
         failed.
 
     Raises:
-        ValueError: see [`Grid.write`].
+        ValueError: see [`Grid.write`] and [`Rows`].
         Interrupted: Ctrl-C or SIGTERM.
     """
     remarks: list[str] = []
@@ -38,32 +39,35 @@ def train_grid(
     tuned: list[Group] = []
     best: dict[str, str] = {}
     tuning = grid.tuning_runs()
+    swept = grid.sweep and grid.sweep.name
+    rows = Rows(tuning or grid.verdict_runs(), swept=swept)
     declared = grid.write(tuning or grid.verdict_runs(), primary=primary)
     if declared != primary:
         later = f"this report uses {primary}, chosen later"
         remarks.append(f"The primary metric was declared as {declared} before these runs; {later}.")
     if tuning:
-        failed += train_all(tuning, jobs=jobs)
+        failed += train_all(tuning, rows=rows, jobs=jobs)
         tuned = [group for group in _groups(tuning, metric) if set(group.seeds) == set(grid.sweep.seeds)]
-        rows = tuned_rows({"runs": scored_runs(tuned, phase=TUNING), "primary": primary})
+        scores = tuned_rows({"runs": scored_runs(tuned, phase=TUNING), "primary": primary})
         written = {number(value): value for value in grid.sweep.values}
-        best = {row.label: written[row.best] for row in rows}
+        best = {row.label: written[row.best] for row in scores}
         if untuned := [entry.label for entry in grid.swept if entry.label not in best]:
-            what = f"no value of {grid.sweep.name} has all its tuning runs finished"
+            what = f"no value of {swept} has all its tuning runs finished"
             print(f"error: {what}: {', '.join(untuned)}", file=sys.stderr)
             return None, True
-        print(f"best {grid.sweep.name}: {', '.join(f'{label} {value}' for label, value in best.items())}")
+        print(f"best {swept}: {', '.join(f'{label} {value}' for label, value in best.items())}")
     runs = grid.verdict_runs(best)
+    rows = Rows([*tuning, *runs], swept=swept)
     grid.write(runs, primary=primary)
-    failed += train_all(runs, jobs=jobs)
+    failed += train_all(runs, rows=rows, jobs=jobs)
     groups = _groups(runs, metric)
     if not groups:
         return None, True
     labels = {group.label for group in groups}
     if missing := [entry.label for entry in grid.entries if entry.label not in labels]:
         remarks.append(f"No finished run of {', '.join(missing)}.")
-    names = {"metric": metric, "command": command, "primary": primary, "sweep": grid.sweep and grid.sweep.name}
-    remarks += failed
+    names = {"metric": metric, "command": command, "primary": primary, "sweep": swept}
+    remarks += rows.remarks + failed
     results = make_results(groups, baseline, left_out=grid.left_out, remarks=remarks, tuned=tuned, **names)
     return results, bool(failed)
 

@@ -1,0 +1,58 @@
+"""The part of a file that a function needs, and where it stands."""
+
+import ast
+import hashlib
+import sys
+from pathlib import Path
+
+
+def code_of(name: str) -> dict[str, str] | None:
+    """The `file` of a function that is named `file.py:function` or `package.module.function`, its name there as
+    `function`, and `code`, a digest of what it needs of the file. `None` for another name, and for this package's."""
+    place, _, function = name.rpartition(":" if ":" in name else ".")
+    module = None if ":" in name else sys.modules.get(place)
+    file = Path(place if module is None else module.__file__ or "")
+    if not file.is_file() or place.partition(".")[0] == __package__.partition(".")[0]:
+        return None
+    return {"file": str(file.resolve()), "function": function, "code": needed_code(file, function)[0]}
+
+
+def needed_code(file: str | Path, function: str) -> tuple[str, int]:
+    """Hexadecimal SHA-256 of what a function needs of its file, and the number of its first line.
+
+    Those are the statements at the top level that bind its name, and all that bind or change a name which one of them
+    uses. Comments and other statements do not count. If none binds it, the whole file counts, and the line is 0.
+
+    Raises:
+        OSError: there is no such file.
+        SyntaxError: it is not Python.
+    """
+    content = Path(file).read_bytes()
+    # what a script does when it is run is not what another process imports
+    statements = [
+        x for x in ast.parse(content).body if not (isinstance(x, ast.If) and "__main__" in ast.unparse(x.test))
+    ]
+    bound = [_bound(statement) for statement in statements]
+    used = [{x.id for x in ast.walk(statement) if isinstance(x, ast.Name)} for statement in statements]
+    wanted, needed = {function, "*"}, set()
+    while more := {i for i, names in enumerate(bound) if i not in needed and (names or used[i]) & wanted}:
+        needed |= more
+        wanted |= set().union(*(used[i] for i in more))
+    line = next((statements[i].lineno for i in sorted(needed) if function in bound[i]), 0)
+    text = "\n".join(ast.unparse(statements[i]) for i in sorted(needed)).encode() if line else content
+    return hashlib.sha256(text).hexdigest(), line
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """The names that a statement at the top level binds; what a function or a class binds inside is its own."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    names = set()
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+    return names
