@@ -149,7 +149,7 @@ def _script_sources(defined: Any, seen: set[int]) -> list[str]:
     methods = [x for x in vars(defined).values() if inspect.isfunction(x)] if inspect.isclass(defined) else [defined]
     # in a notebook a class has no source, and its methods have
     sources = [source for x in dict.fromkeys([defined, *methods]) if (source := _source(x)) is not None]
-    names = set().union(*(_global_names(method.__code__) for method in methods)) if sources else set()
+    names = set().union(*(global_names(method.__code__) for method in methods)) if sources else set()
     script = vars(sys.modules["__main__"])
     used = {name: script[name] for name in sorted(names & script.keys()) if not inspect.ismodule(script[name])}
     sources += [f"{name} = {_stable(value)}" for name, value in used.items() if not callable(value)]
@@ -158,9 +158,9 @@ def _script_sources(defined: Any, seen: set[int]) -> list[str]:
     return sources
 
 
-def _global_names(code: CodeType) -> set[str]:
+def global_names(code: CodeType) -> set[str]:
     """Global names that compiled code refers to, including those of functions inside it."""
-    return set(code.co_names).union(*(_global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
+    return set(code.co_names).union(*(global_names(c) for c in code.co_consts if isinstance(c, CodeType)))
 
 
 def _source(defined: Any) -> str | None:

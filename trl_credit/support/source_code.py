@@ -1,9 +1,11 @@
 """The part of a file that a function needs, and where it stands."""
 
 import ast
-import hashlib
+import dis
 import sys
 from pathlib import Path
+
+from .digests import global_names, sha256
 
 
 def code_of(name: str) -> dict[str, str] | None:
@@ -32,27 +34,13 @@ def needed_code(file: str | Path, function: str) -> tuple[str, int]:
     statements = [
         x for x in ast.parse(content).body if not (isinstance(x, ast.If) and "__main__" in ast.unparse(x.test))
     ]
-    bound = [_bound(statement) for statement in statements]
-    used = [{x.id for x in ast.walk(statement) if isinstance(x, ast.Name)} for statement in statements]
-    wanted, needed = {function, "*"}, set()
+    codes = [compile(ast.Module([statement], []), str(file), "exec") for statement in statements]
+    bound = [{x.argval for x in dis.get_instructions(code) if x.opname == "STORE_NAME"} for code in codes]
+    used = [global_names(code) for code in codes]
+    wanted, needed = {function}, set()
     while more := {i for i, names in enumerate(bound) if i not in needed and (names or used[i]) & wanted}:
         needed |= more
         wanted |= set().union(*(used[i] for i in more))
     line = next((statements[i].lineno for i in sorted(needed) if function in bound[i]), 0)
     text = "\n".join(ast.unparse(statements[i]) for i in sorted(needed)).encode() if line else content
-    return hashlib.sha256(text).hexdigest(), line
-
-
-def _bound(statement: ast.stmt) -> set[str]:
-    """The names that a statement at the top level binds; what a function or a class binds inside is its own."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {statement.name}
-    names = set()
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            names.add(node.id)
-        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.alias):
-            names.add((node.asname or node.name).partition(".")[0])
-    return names
+    return sha256(text), line

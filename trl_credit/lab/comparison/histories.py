@@ -23,7 +23,7 @@ AXES = {
     "seconds": "seconds of training",
 }
 # fields that differ between the runs of one algorithm; of the modules a second run may have more loaded from the start
-SEED_FIELDS = ("seed", "data_seed", "data", "modules")
+_SEED_FIELDS = ("seed", "data_seed", "data", "modules")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class History:
     def settings(self) -> Record:
         """The identity without the fields that differ between runs of one algorithm."""
         identity = row_identity({**self.record, "identity": self.identity})
-        return {name: value for name, value in identity.items() if name not in SEED_FIELDS}
+        return {name: value for name, value in identity.items() if name not in _SEED_FIELDS}
 
     @property
     def is_plain(self) -> bool:

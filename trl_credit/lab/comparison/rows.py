@@ -7,7 +7,6 @@ from ...data.prompt_sets import depends_on_seed
 from ...runs.checkpoints import read_run
 from ...runs.identity import differences, edited, in_words, row_identity
 from .grid import Run
-from .histories import SEED_FIELDS
 
 
 Record = dict[str, Any]
@@ -58,16 +57,12 @@ class Rows:
 def unlike(one: Record, other: Record, *, beside: str | None) -> dict[str, list[Any]]:
     """The fields in which two runs are not runs of one algorithm, from their records, `beside` one. What follows from
     the seed does not count, nor do modules that only one of them has loaded."""
-    parts = []
-    for record in (one, other):
-        identity = row_identity(record)
-        settings = {name: value for name, value in identity.items() if name not in (*SEED_FIELDS, beside)}
-        drawn = depends_on_seed((record.get("task") or {}).get("dataset_name"))
-        data = {
-            name: value for name, value in (identity.get("data") or {}).items() if not (drawn and name == "content")
-        }
-        parts.append(settings | {"data": data, "modules": identity.get("modules") or {}})
-    shared = parts[0]["modules"].keys() & parts[1]["modules"].keys()
-    for part in parts:
-        part["modules"] = {name: part["modules"][name] for name in shared}
-    return differences(*parts, defaults={})
+    changed = differences(row_identity(one), row_identity(other), defaults={})
+    for name in ("seed", "data_seed", beside):
+        changed.pop(name, None)
+    for name, (before, after) in list(changed.items()):
+        if name == "modules" and before and after:
+            changed[name] = [{key: modules[key] for key in before.keys() & after.keys()} for modules in (before, after)]
+        elif name == "data" and depends_on_seed((one.get("task") or {}).get("dataset_name")):
+            changed[name] = [{**data, "content": None} for data in (before, after)]
+    return {name: pair for name, pair in changed.items() if pair[0] != pair[1]}
