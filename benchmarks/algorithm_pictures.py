@@ -112,7 +112,7 @@ def _explained(name: str, shard: Shard, model: Any, tokenizer: Any) -> Shard:
     config, segments = build(PRESETS[name].config, **settings), None
     if config.rollouts == "chain":
         own = {knob: value for knob, value in demo_settings(PRESETS[name].config).items() if knob in DEMO_SEGMENTS}
-        config, segments = rolled_out(shard, name, (model, tokenizer), reward=demo_reward, settings=settings | own)
+        config, segments = rolled_out(shard, name, (model, tokenizer), rewards=[demo_reward], settings=settings | own)
     return explain(shard, config, name=PRESETS[name].name, segments=segments).shard
 
 

@@ -6,6 +6,7 @@ import re
 import pytest
 import torch
 from custom_functions import args_of
+from datasets import Dataset
 from script_helpers import error_of
 from viewer_helpers import Page
 
@@ -13,6 +14,8 @@ from trl_credit import ALGORITHMS
 from trl_credit.cli import main
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.explain import explain, markdown_table, read_rollouts
+from trl_credit.rewards import format_reward
+from trl_credit.support.functions import resolve_function
 
 
 PLAIN = [name for name in ALGORITHMS if name not in ("spo_chain", "spo_tree", "vine_ppo")]
@@ -151,7 +154,7 @@ def test_the_command_on_a_file(rollouts, own, tmp_path, printed):
     assert "on the 20 % of highest entropy" in page and "SPO-chain is left out: " in page
     shown = Page(page).data["shards"][0]
     assert shown["header"]["step"] is None and {row["answer"] for row in shown["responses"]} == {"2"}
-    assert "give --model and --reward" in text and "SPO-tree is left out: " in text
+    assert "give --model NAME and --reward FILE.py:FUNCTION" in text and "SPO-tree is left out: " in text
 
 
 def test_a_line_says_where_the_teacher_differs(rollouts, printed):
@@ -218,15 +221,52 @@ def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_tr
     assert re.search(r"^\| SPO-chain +\|", printed(*of_the_run), re.MULTILINE)
     path = next((tmp_path / "run" / "credit_log").glob("*.jsonl"))
     whole = path.read_text()
-    path.write_text(whole.replace('"has_answer_column": true', '"has_answer_column": false'))
+    old = re.sub(r'"columns": \{.*?\}, ', "", whole)  # as 0.2.0 wrote it
+    path.write_text(old)
     text = " ".join(printed(*words, "--reward", f"{tmp_path}/mine.py:even").split())
-    assert "--reward needs 'answer', which these rollouts do not hold" in text
+    assert "the reward needs 'answer', which these rollouts do not hold" in text
+    path.write_text(old.replace('"groups_total"', '"has_answer_column": true, "groups_total"'))
+    assert re.search(r"^\| SPO-chain +\|", printed(*of_the_run), re.MULTILINE)
     path.write_text(whole)
     text = " ".join(printed(*words, "--reward", f"{tmp_path}/mine.py:lacking").split())
     assert "| S-trace, as trained | " in text and "| S-trace | " in text
-    assert "--reward needs 'truth', which these rollouts do not hold: give them as JSONL with that field." in text
+    assert "the reward needs 'truth', which these rollouts do not hold: give them as JSONL with that field." in text
     as_it_was = explain(logged, trainer.args, name="x").shard.responses
     assert [r["log_weight"] for r in as_it_was] == [r["log_weight"] for r in logged.responses]
+
+
+def test_a_run_of_a_script_knows_its_reward_and_its_columns(make_trainer, own, tmp_path, printed, command_said):
+    data = Dataset.from_dict({"prompt": [f"{i}+1=" for i in range(8)], "truth": [[i, i + 1] for i in range(8)]})
+    given, row = [], {"train_dataset": data}
+
+    def of_the_script(completions, truth, **kwargs):
+        given.extend(truth)
+        return [float(len(text) % 2) for text in completions]
+
+    def logged(reward, name):
+        folder = tmp_path / name
+        settings = {"log_credit": 1, "max_steps": 1, "output_dir": str(folder), "trainer_kwargs": row}
+        trainer = make_trainer("grpo", reward_funcs=reward, **settings)
+        trainer.train()
+        trainer.save_model()
+        return folder, "--algo", "grpo", "spo_chain"
+
+    words = logged(of_the_script, "script")
+    columns = [response["columns"] for response in read_rollouts(words[0]).responses]
+    assert [x["truth"] for x in columns] == given and columns[0].keys() == {"prompt", "truth"}
+    text = printed(*words, "--model", words[0])
+    assert "SPO-chain is left out: " in text and "--reward FILE.py:FUNCTION" in text and "of_the_script" in text
+    words = logged(resolve_function(f"{own}/mine.py:lacking", what="reward", known=()), "file")
+    text = printed(*words)
+    assert "SPO-chain is left out: " in text and "--trust_run" in text
+    assert re.search(r"^\| SPO-chain +\|", printed(*words, "--model", words[0], "--trust_run"), re.MULTILINE)
+    words = logged(format_reward, "built_in")
+    assert re.search(r"^\| SPO-chain +\|", printed(*words, "--model", words[0]), re.MULTILINE)
+    assert f"give --model {words[0]}" in printed(*words)
+    for file in (words[0] / "credit_log").iterdir():
+        file.unlink()
+    code, _, error = command_said("explain", *words)
+    assert code == 2 and "repeat its script with model=" in error and "log_credit=1" in error
 
 
 def test_what_a_model_cannot_read_is_refused(rollouts, own, printed, command_said):

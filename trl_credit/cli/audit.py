@@ -82,8 +82,7 @@ def _settings(args: Namespace) -> list[str]:
     # no other flag that the folder may name: it may be somebody else's
     known = {name: task[name] for name in ("reward", *(f.name for f in fields(DataArguments))) if name in task}
     settings = {"model_name_or_path": args.run, **known, **{name: identity.get(name) for name in names}}
-    lists = {name: x if isinstance(x, list) else [x] for name, x in settings.items() if x is not None}
-    words = {name: [str(x) for x in of] for name, of in lists.items()}
+    words = {name: list(map(str, x if isinstance(x, list) else [x])) for name, x in settings.items() if x is not None}
     if any(word.startswith("--") for of in words.values() for word in of):
         raise ValueError(f"credit_run.json in {args.run!r} is damaged: a value of it is a flag")
     return [word for name, values in words.items() for word in (f"--{name}", *values)]
@@ -112,5 +111,5 @@ def _audit(args: Namespace, flags: list[str]) -> "Audit":
     options = {name: getattr(args, name) for name in names} | {"folder": args.output_dir}
     if args.run:
         shard = read_rollouts(args.run)
-        options["logged"] = (shard, [dataset_rows(shard, reward) for reward in rewards][0])
+        options["logged"] = (shard, dataset_rows(shard, rewards))
     return audit(trainer, algorithms=configs, gradient=not args.no_gradient, **options)

@@ -30,14 +30,12 @@ def main(argv: list[str]) -> int:
     """Runs the command and returns the exit code 0. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
     quiet_start()
     args = _parse(argv)
-    source = Path(args.rollouts)
+    source = args.rollouts
     output = source / "explain.html" if source.is_dir() else source.with_suffix(".explain.html")
     output = check_output(args.output or output)
     from ..presets import PRESETS
     from ..rewards import resolve_reward
 
-    if args.reward is not None and args.model is None:
-        raise ValueError("--reward scores the continuations of a model: give --model")
     if unknown := [name for name in args.algo or () if name not in PRESETS]:
         raise ValueError(f"--algo {unknown[0]!r} is not known{choose(unknown[0], PRESETS)}")
     prepare_process(imports=bool(args.credit or args.reward or args.trust_run))
@@ -61,7 +59,7 @@ def main(argv: list[str]) -> int:
 def _parse(argv: list[str]) -> Namespace:
     parser = OneLineParser(prog="trl-credit explain", description=__doc__)
     add = parser.add_argument
-    add("rollouts", metavar="ROLLOUTS", help="folder of a run, file of its rollout log, or another file")
+    add("rollouts", type=Path, metavar="ROLLOUTS", help="folder of a run, file of its rollout log, or another file")
     add("--step", type=int, help="logged step of a run (default: the last)")
     add("--algo", nargs="+", metavar="ALGO", help="algorithms to show (default: all)")
     custom = 'credit functions and classes of yours, with the settings of GRPO or of ALGO, or "… --setting value"'
@@ -69,9 +67,8 @@ def _parse(argv: list[str]) -> Namespace:
     add("--model", help="computes log-probabilities and entropies that are missing")
     add("--tokenizer", metavar="MODEL", help="folder or id of a model, for a file without the texts of its tokens")
     add("--temperature", type=float, help="sampling temperature, for --model (default: that of the rollouts, or 1)")
-    scores = "with --model: scores the continuations that SPO-chain and VinePPO sample"
-    add("--reward", metavar="FILE.py:FUNCTION", help=scores)
-    add("--trust_run", action="store_true", help="run code that comes with a model")
+    add("--reward", metavar="FILE.py:FUNCTION", help="with --model: scores continuations (default: those of RUN)")
+    add("--trust_run", action="store_true", help="run functions that RUN names, and code that comes with a model")
     add("--seed", type=int, default=42, help="seed of random selectors and continuations (default: 42)")
     add("--output", metavar="FILE.html", help="default: explain.html in the run's folder, or ROLLOUTS.explain.html")
     args = parser.parse_args(argv)
@@ -133,11 +130,9 @@ def _explained(
 
     from ..lab.explain.credits import as_trained, explain
     from ..lab.explain.segments import rolled_out
-    from ..rewards import resolve_reward
     from ..support.functions import FunctionRaised
 
-    explained = list(filter(None, [as_trained(shard)]))
-    left_out: dict[str, str] = {}
+    explained, left_out = list(filter(None, [as_trained(shard)])), {}
     for name, (config, key) in configs.items():
         torch.manual_seed(args.seed)  # of custom functions
         segments = None
@@ -145,20 +140,47 @@ def _explained(
             if key is not None and config.rollouts != "none":
                 if config.rollouts == "tree":
                     raise ValueError("it samples trees of its own: train with it and log_credit to look at them")
-                if loaded is None or args.reward is None:
-                    raise ValueError("it values states by continuations: give --model and --reward to sample them")
-                reward = resolve_reward(args.reward, max_completion_length=config.max_completion_length)
-                settings = {"output_dir": config.output_dir, "report_to": "none", "seed": args.seed}
-                config, segments = rolled_out(shard, key, loaded, reward=reward, settings=settings)
+                config, segments = rolled_out(shard, key, loaded, **_scoring(args, config))
             explained.append(explain(shard, config, name=name, segments=segments))
         except (ValueError, TypeError, FunctionRaised) as error:
             left_out[name] = str(error)
     return explained, left_out
 
 
+def _scoring(args: Namespace, config: "CreditConfig") -> dict[str, Any]:
+    """What scores and samples continuations, as arguments of `rolled_out`: `--reward`, or the rewards of the run with
+    their weights, and the run's sampling.
+
+    Raises:
+        ValueError: a model or a reward is missing or not trusted, or continuations need the run's tools; the message
+            names the flag.
+    """
+    from ..lab.evaluation.runs import check_trusted
+    from ..rewards import resolve_reward
+    from ..runs.checkpoints import read_run
+
+    source, what = args.rollouts, "it values states by continuations"
+    run = read_run(source) or {"identity": {}}
+    identity, names = run["identity"], [args.reward] if args.reward else (run.get("task") or run).get("reward")
+    if any(identity.get(name) for name in ("tools", "environment_factory", "rollout_func")):
+        raise ValueError(f"{what}, and the run's tools or environments are not known here")
+    model = args.model or (str(source) if any(source.glob("*.safetensors")) else "NAME")
+    if names and not args.reward:
+        check_trusted(source, names, command=["explain", str(source), "--model", model], trust_run=args.trust_run)
+    if not (names and args.model):
+        had = f" (only the run's script knows {', '.join(identity['reward_funcs'])})" if identity else ""
+        raise ValueError(f"{what}: give --model {model}" + ("" if names else f" and --reward FILE.py:FUNCTION{had}"))
+    of_run = ("top_p", "top_k", "max_completion_length", "reward_weights")[: 3 if args.reward else 4]
+    rewards = [resolve_reward(name, max_completion_length=identity.get("max_completion_length")) for name in names]
+    settings = {name: identity[name] for name in of_run if identity.get(name) is not None}
+    settings |= {"output_dir": config.output_dir, "report_to": "none", "seed": args.seed}
+    return {"rewards": rewards, "settings": settings}
+
+
 def _show(output: Path, title: str, explained: list["Explained"], notes: list[str]) -> None:
     """Prints the table, and writes it and the page, which has the responses that fit."""
     from ..lab.explain.table import COLUMNS, markdown_table, rows_of, teacher_note
+    from ..lab.tables import for_terminal
     from ..lab.viewer import build_page
     from ..lab.viewer.excerpt import excerpt
     from ..lab.viewer.runs import MAX_TOKENS
@@ -167,7 +189,7 @@ def _show(output: Path, title: str, explained: list["Explained"], notes: list[st
     grpo = next((one for one in explained if one.name == "GRPO"), None)
     text, shards = markdown_table(explained, grpo=grpo), [one.shard for one in explained]
     notes = [*filter(None, [teacher_note(explained[0])]), *notes]
-    print("\n".join([text, *([""] if notes else []), *notes]))
+    print(for_terminal("\n".join([text, *([""] if notes else []), *notes])))
     part = excerpt(shards[-1], max_tokens=MAX_TOKENS // len(shards)).responses
     kept, count = {(r["group"], r["index"]) for r in part}, len(shards[0].responses)
     note = "" if len(part) == count else f"the page shows {len(part)} of {count} responses, the table has all"

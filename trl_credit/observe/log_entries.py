@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from datasets import Value
 from trl import GRPOConfig
 
 from .. import __version__
@@ -24,7 +23,7 @@ from ..support.digests import seed_from
 from ..support.functions import short_name
 from .banner import credit_name
 from .captured import Row
-from .schema import Shard, gold_answer
+from .schema import Shard, exact_columns, gold_answer
 from .token_texts import TokenTexts
 
 
@@ -42,7 +41,7 @@ class Origin:
         places: Group of each row, and its number in the group, by tag.
         sizes: Number of rows of each group.
         hidden: Token ids of truncated responses that the loss does not see, by tag.
-        answers: Gold answers of this process's rows that are not of trees, by tag.
+        examples: Rows of the data set of this process's rows that are not of trees, by tag.
     """
 
     batch: GenerationBatch
@@ -50,7 +49,7 @@ class Origin:
     places: dict[int, tuple[int, int]]
     sizes: list[int]
     hidden: dict[int, list[int]] = field(default_factory=dict)
-    answers: dict[int, str | None] = field(default_factory=dict)
+    examples: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
 def origin_of(trainer: ResumableTrainer, batch: GenerationBatch, examples: Sequence[dict[str, Any]] = ()) -> Origin:
@@ -64,13 +63,13 @@ def origin_of(trainer: ResumableTrainer, batch: GenerationBatch, examples: Seque
     if batch.plan is None:
         size = trainer.engine.group_size
         places = {tag: divmod(tag, size) for tag in range(rows * processes)}
+        own = {rank * rows + i: example for i, example in enumerate(examples)}
         tags, sizes = torch.arange(rank * rows, (rank + 1) * rows), [size] * (rows * processes // size)
-        answers = {rank * rows + i: gold_answer(example) for i, example in enumerate(examples)}
         # passes of the loss may cut off what it does not see, with the padding
         ids_t = batch.batch.data[keys.COMPLETION_IDS]
         ids = unpadded(ids_t, (ids_t != trainer.tokenizer.pad_token_id).flip(1).cumsum(1).flip(1))
         unseen = (batch.batch.written_t.sum(1) == 0).nonzero().flatten().tolist()
-        return Origin(batch, tags, places, sizes, {rank * rows + i: ids[i] for i in unseen}, answers)
+        return Origin(batch, tags, places, sizes, {rank * rows + i: ids[i] for i in unseen}, own)
     drawn, born = batch.plan.drawn, batch.plan.iteration
     fresh = {row.question for row in drawn if row.birth == born}
     questions = sorted(dict.fromkeys(row.question for row in drawn), key=lambda question: question not in fresh)
@@ -96,12 +95,14 @@ def response_of(
         row = row._replace(token_ids=ids, lists=row.lists | lists)
     batch, engine = origin.batch, trainer.engine
     group, index = origin.places[row.tag]
+    example = origin.examples.get(row.tag, {})
     entry: dict[str, Any] = {
         "group": group,
         "index": index,
         "prompt": prompts[tuple(row.prompt_ids)],
         "completion": engine.decode(row.token_ids),
-        "answer": origin.answers.get(row.tag),
+        "answer": gold_answer(example),
+        "columns": exact_columns(example),
         **{"reward": None, "rewards": {}, "truncated": False},
         "token_ids": row.token_ids,
         "tokens": texts.of(row.token_ids),
@@ -189,7 +190,6 @@ def shard_of(
 
 def _header(trainer: ResumableTrainer, origin: Origin) -> dict[str, Any]:
     args, config = trainer.args, trainer.accelerator.unwrap_model(trainer.model).config
-    features = getattr(trainer.train_dataset, "features", None) or {}
     return {
         "algorithm": credit_name(trainer),
         "trainer": type(trainer).__name__,
@@ -202,7 +202,6 @@ def _header(trainer: ResumableTrainer, origin: Origin) -> dict[str, Any]:
         "beta": args.beta,
         "temperature": args.temperature,
         "eos_token": trainer.tokenizer.eos_token,
-        "has_answer_column": features.get("answer") == Value("string"),  # reward functions get the text as it is logged
         "groups_total": len(origin.sizes),
         "difficulty_belief": origin.batch.prior,
         "batch_seed": seed_from(args.seed, *origin.batch.place),

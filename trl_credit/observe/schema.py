@@ -94,6 +94,14 @@ def prompt_text(prompt: str | list[dict[str, Any]] | None) -> str:
     return "\n\n".join(f"{message.get('role')}: {message.get('content') or ''}" for message in prompt)
 
 
+def exact_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a row of a data set that a log can hold as they are, each of at most 10,000
+    characters of JSON."""
+    texts = {n: json.dumps(_rounded(value), default=repr) for n, value in row.items()}
+    # compared as text, since == fails for arrays
+    return {n: row[n] for n, text in texts.items() if len(text) <= 10_000 and repr(json.loads(text)) == repr(row[n])}
+
+
 def write_shard(path: str | Path, shard: Shard) -> None:
     """Writes a whole shard or nothing, and makes its folder.
 

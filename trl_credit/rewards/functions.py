@@ -7,12 +7,12 @@ trainers can use them too.
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ..demo import TASKS, agent_reward, demo_reward
 from ..support.conversation import asked_in, response_text
-from ..support.functions import resolve_function
+from ..support.functions import is_object_name, name_of, resolve_function
 from .judging import Outcome, default_pool, extract_answer, read_gold
 from .judging.extract import LONGEST_ANSWER
 from .judging.pool import ANSWER_TIMEOUT, SLOW_ANSWERS
@@ -160,6 +160,14 @@ def resolve_reward(name: str, *, max_completion_length: int | None = None) -> Ca
         limits = {"max_length": max_completion_length, "cache": max(1, max_completion_length // 5)}
         return functools.wraps(soft_overlong_punishment)(functools.partial(soft_overlong_punishment, **limits))
     return REWARDS[name] if name in REWARDS else resolve_function(name, what="reward", known=REWARDS)
+
+
+def reward_names(functions: Sequence[Callable]) -> list[str] | None:
+    """The names by which [`resolve_reward`] finds the functions of a trainer in another process; `None` if it does not
+    find one of them, such as a reward model or a function of a notebook."""
+    plain = [getattr(function, "__wrapped__", function) for function in functions]  # not the guard around it
+    names = [next((name for name, known in REWARDS.items() if known is f), None) or name_of(f) for f in plain]
+    return None if any(map(is_object_name, names)) else names
 
 
 REWARDS: dict[str, Callable] = {

@@ -33,7 +33,8 @@ class RunFolder:
     `credit_run.json` there holds the run's identity and its starts (`lives` in the file): the optimizer step of each
     start or resume (`from`), its id, and what changed since the one before (`changed`). `task` says what a run of the
     command line trains on, and `code` what its functions need of their files ([`~trl_credit.runs.identity.codes_of`]);
-    paths are those of this machine, and no push sends the file. `trainer` is the name of a trainer class of the user.
+    paths are those of this machine, and no push sends the file. `reward` has the names of another run's rewards, if
+    another process finds all of them. `trainer` is the name of a trainer class of the user.
     `credit` has the name of a custom function or class, its settings, and whether it is not the preset's.
 
     Args:
@@ -67,7 +68,7 @@ class RunFolder:
             resume (`str` or `None`):
                 The checkpoint.
             more:
-                `task`, `code` and `trainer` of the record, in JSON types; `None` is left out.
+                `task`, `code`, `reward` and `trainer` of the record, in JSON types; `None` is left out.
 
         Raises:
             ValueError: another run is training here or has left its results, the checkpoint belongs to another run, or

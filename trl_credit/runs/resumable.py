@@ -14,6 +14,7 @@ from trl import GRPOTrainer
 
 from ..config import CreditConfig
 from ..presets import Preset
+from ..rewards.functions import reward_names
 from ..rollouts.policy import Policy
 from ..support.files import short_path
 from ..support.processes import Processes
@@ -137,7 +138,8 @@ class ResumableTrainer(GRPOTrainer):
             checkpoints.check_layout(resume, here=self.layout)
             self._read_state(resume)
         name = None if type(self).__module__.startswith("trl_credit.") else type(self).__name__
-        self._folder.claim(identity(self), resume, task=self.task, code=codes_of(self), trainer=name)
+        more = {"task": self.task, "code": codes_of(self), "reward": reward_names(self.reward_funcs)}
+        self._folder.claim(identity(self), resume, trainer=name, **more)
 
     def release_output_dir(self) -> None:
         """Makes `output_dir` free for other runs."""

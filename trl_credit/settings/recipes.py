@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ..support.errors import closest
+from ..support.errors import closest, spelling
 from ..support.packaged import packaged_folder
 
 
@@ -81,10 +81,17 @@ def find_recipe(name: str) -> Recipe | None:
 
 
 def meant_recipe(name: str) -> str | None:
-    """The name closest to a wrong one; `None` if none is close."""
-    names, word = list(all_recipes()), name.removesuffix(".yaml")
-    same = [known for known in names if PurePath(known).name == PurePath(word).name]  # a path, or without its folder
-    return same[0] if same else closest(word, names)
+    """The name meant by a wrong one: of those with all words of its last part, first the same in another folder, then
+    by folder and by the part itself; else the closest. `None` if none is close."""
+    path = PurePath(name.removesuffix(".yaml"))
+    words, spelled = re.split(r"[\W_]+", path.name.lower()), spelling(path.name)
+
+    def rank(row: Recipe) -> tuple[Any, ...]:
+        places = row.name != path.name, row.folder == SFT, spelling(row.folder) not in spelling(str(path))
+        return *places, spelled not in spelling(row.name), bool(row.flags), len(row.full_name)
+
+    rows = [row for row in all_recipes().values() if all(word in spelling(row.full_name) for word in words)]
+    return min(rows, key=rank).full_name if rows and len(spelled) > 2 else closest(str(path), all_recipes())
 
 
 def search(words: Sequence[str]) -> list[Recipe]:

@@ -4,8 +4,9 @@ from collections import Counter
 from pathlib import Path
 
 from ...observe.schema import Shard, steps
+from ...runs import checkpoints
 from ..rollout_files import read_file
-from ..viewer.runs import read_run
+from ..viewer.runs import read_run, run_folder
 
 
 def read_rollouts(source: str | Path, *, step: int | None = None) -> Shard:
@@ -29,9 +30,12 @@ def read_rollouts(source: str | Path, *, step: int | None = None) -> Shard:
         ValueError: the file is malformed, or nothing in it can be explained; the message names the file.
         OSError: the file cannot be read.
     """
-    path = Path(source)
+    path = run_folder(source)
     if path.is_dir():
         last = [number for number, _ in steps(path)][-1:]
+        if not last and (checkpoints.read_run(path) or {}).get("task") is None:
+            fix = f"repeat its script with model={str(path)!r}, max_steps=1, log_credit=1 and another output_dir"
+            raise ValueError(f"{path} has no rollout log: to log a step of its model, {fix}")
         shard = read_run(path, last if step is None else [step])[0][0]
     elif step is not None:
         raise ValueError(f"--step {step}: {path} is a file, which has no steps: give the folder of the run")

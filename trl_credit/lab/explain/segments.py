@@ -21,47 +21,44 @@ from .credits import groups_of, rewards_of
 from .measure import Loaded
 
 
-# fields of a response that are not columns of its data set
-_RESULTS = ("group", "index", "completion", "reward", "rewards", "truncated", "kind", "credit", "kl_credit", "nodes")
-_RESULTS += ("prompt_token_ids",)
+# fields of a JSONL row that are not columns of its data set
+_RESULTS = ("group", "index", "completion", "reward", "rewards", "truncated", "prompt_token_ids")
 
 
 def rolled_out(
-    shard: Shard, name: str, loaded: Loaded, *, reward: Callable, settings: dict[str, Any]
+    shard: Shard, name: str, loaded: Loaded, *, rewards: list[Callable], settings: dict[str, Any]
 ) -> tuple[CreditConfig, tuple[torch.Tensor, torch.Tensor]]:
     """The configuration of a chain algorithm, and its advantages and segment numbers, shapes (B, T).
 
-    The algorithm's own trainer samples continuations with the model and scores them with the reward function.
+    The algorithm's own trainer samples continuations with the model and scores them with the reward functions.
 
     Raises:
-        ValueError: the reward function needs a field that the responses lack.
+        ValueError: a reward function needs a field that the responses lack, or they are of another model.
     """
-    rows = dataset_rows(shard, reward)
+    rows = dataset_rows(shard, rewards)
     (model, tokenizer), (config_class, trainer_class) = loaded, ALGORITHMS[name]
-    groups = groups_of(shard.responses)
-    size, length = max(map(len, groups)), max(len(response["tokens"]) for response in shard.responses)
+    if max(max(r["token_ids"], default=0) for r in shard.responses) >= model.get_input_embeddings().num_embeddings:
+        raise ValueError("the responses have token ids that the model lacks: give --model the one that sampled them")
+    size, length = max(map(len, groups_of(shard.responses))), max(len(r["tokens"]) for r in shard.responses)
     sizes = {"num_generations": size, "per_device_train_batch_size": size, "max_completion_length": length}
-    temperature = shard.header.get("temperature") or 1.0
-    config = config_class(**sizes, save_strategy="no", temperature=temperature, **settings)
-    trainer = trainer_class(model, reward, config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
+    config = config_class(**{**sizes, "save_strategy": "no", "temperature": shard.header["temperature"], **settings})
+    trainer = trainer_class(model, rewards, config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer)
     torch.manual_seed(config.seed)
     return config, segment_credit(trainer.engine, config, shard, rows)
 
 
-def dataset_rows(shard: Shard, reward: Callable) -> list[dict[str, Any]]:
-    """For each response the row of its data set, as far as the response holds it.
+def dataset_rows(shard: Shard, rewards: Sequence[Callable]) -> list[dict[str, Any]]:
+    """For each response the row of its data set, as far as the responses hold it.
 
     Raises:
-        ValueError: the reward function needs a field that the responses lack.
+        ValueError: a reward function needs a field that the responses lack.
     """
-    # a log may hold another answer than the reward function got in training: a solution, a number, or a shortened text
-    is_whole = all(len(str(response.get("answer"))) < MAX_ANSWER for response in shard.responses)
-    is_other = "schema" in shard.header and not (shard.header.get("has_answer_column") and is_whole)
-    rows = [_dataset_row(response, without="answer" if is_other else None) for response in shard.responses]
-    if missing := [name for name in required_parameters(reward) if name not in GIVEN and name not in rows[0]]:
-        what = f"--reward needs {missing[0]!r}, which these rollouts do not hold"
+    rows = [_dataset_row(response, shard.header) for response in shard.responses]
+    known = [name for name in rows[0] if all(name in row for row in rows)]
+    if missing := [x for reward in rewards for x in required_parameters(reward) if x not in (*GIVEN, *known)]:
+        what = f"the reward needs {missing[0]!r}, which these rollouts do not hold"
         raise ValueError(f"{what}: give them as JSONL with that field")
-    return rows
+    return [{name: row[name] for name in known} for row in rows]
 
 
 def segment_credit(
@@ -101,8 +98,13 @@ def batch_of(responses: Sequence[dict[str, Any]], engine: TrlEngine) -> Batch:
     return Batch(data, rewards, rewards.unsqueeze(1), rewards, rank=0)
 
 
-def _dataset_row(response: dict[str, Any], *, without: str | None) -> dict[str, Any]:
+def _dataset_row(response: dict[str, Any], header: dict[str, Any]) -> dict[str, Any]:
     """The prompt of a response and the other columns of its data set."""
+    if "schema" in header:
+        # a log of 0.2.0 holds the answer alone, perhaps another one than the reward function got, or a shortened one
+        is_same = header.get("has_answer_column") and len(str(response.get("answer"))) < MAX_ANSWER
+        columns = response.get("columns", {"answer": response.get("answer")} if is_same else {})
+        return {"prompt": response["prompt"], **columns}
     n = len(response["tokens"])
-    columns = {name: value for name, value in response.items() if name not in (*_RESULTS, without)}
+    columns = {name: value for name, value in response.items() if name not in _RESULTS}
     return {name: value for name, value in columns.items() if not (isinstance(value, list) and len(value) == n)}
