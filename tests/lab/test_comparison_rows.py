@@ -138,6 +138,9 @@ def test_what_follows_from_the_seed_is_no_difference():
         other = {"identity": identity | changes, "task": {"dataset_name": task}}
         return unlike(one | {"task": {"dataset_name": task}}, other, beside=beside)
 
+    old = {"identity": identity | {"credit": "SHA-256 " + "a" * 16}}
+    new = old | {"code": {"credit": {"code": "SHA-256 " + "b" * 16}}}
+    assert unlike(old, new, beside=None) == {} and unlike(new, new, beside=None) == {}  # 0.2.0 wrote the first
     drawn = {"rows": 4, "content": "y"}
     assert differ(seed=1, data=drawn, modules={"b": "2"}) == {}
     assert differ(task="mine.jsonl", data=drawn).keys() == {"data"} == differ(data={"rows": 5, "content": "y"}).keys()

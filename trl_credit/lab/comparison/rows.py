@@ -1,6 +1,7 @@
 """Whether runs are runs of one algorithm, so that a row of the comparison may pool them."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 from ...data.prompt_sets import depends_on_seed
@@ -57,7 +58,9 @@ class Rows:
 def unlike(one: Record, other: Record, *, beside: str | None) -> dict[str, list[Any]]:
     """The fields in which two runs are not runs of one algorithm, from their records, `beside` one. What follows from
     the seed does not count, nor do modules that only one of them has loaded."""
-    changed = differences(row_identity(one), row_identity(other), defaults={})
+    # records of 0.2.0 tell whole files alone
+    of = row_identity if "code" in one and "code" in other else itemgetter("identity")
+    changed = differences(of(one), of(other), defaults={})
     for name in ("seed", "data_seed", beside):
         changed.pop(name, None)
     for name, (before, after) in list(changed.items()):
