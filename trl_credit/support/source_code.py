@@ -6,17 +6,19 @@ import sys
 from pathlib import Path
 
 from .digests import global_names, sha256
+from .files import short_path
 
 
 def code_of(name: str) -> dict[str, str] | None:
-    """The `file` of a function that is named `file.py:function` or `package.module.function`, its name there as
-    `function`, and `code`, a digest of what it needs of the file. `None` for another name, and for this package's."""
+    """The `file` of a function that is named `file.py:function` or `package.module.function`, relative where it lies in
+    the working folder, its name there as `function`, and `code`, a digest of what it needs of the file. `None` for
+    another name, and for this package's."""
     place, _, function = name.rpartition(":" if ":" in name else ".")
     module = None if ":" in name else sys.modules.get(place)
     file = Path(place if module is None else module.__file__ or "")
     if not file.is_file() or place.partition(".")[0] == __package__.partition(".")[0]:
         return None
-    return {"file": str(file.resolve()), "function": function, "code": needed_code(file, function)[0]}
+    return {"file": str(short_path(file)), "function": function, "code": needed_code(file, function)[0]}
 
 
 def needed_code(file: str | Path, function: str) -> tuple[str, int]:
