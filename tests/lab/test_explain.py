@@ -2,6 +2,7 @@
 
 import json
 import re
+from datetime import date
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from trl_credit import ALGORITHMS
 from trl_credit.cli import main
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.explain import explain, markdown_table, read_rollouts
-from trl_credit.rewards import format_reward
+from trl_credit.rewards import accuracy_reward, format_reward
 from trl_credit.support.functions import resolve_function
 
 
@@ -154,7 +155,7 @@ def test_the_command_on_a_file(rollouts, own, tmp_path, printed):
     assert "on the 20 % of highest entropy" in page and "SPO-chain is left out: " in page
     shown = Page(page).data["shards"][0]
     assert shown["header"]["step"] is None and {row["answer"] for row in shown["responses"]} == {"2"}
-    assert "give --model NAME and --reward FILE.py:FUNCTION" in text and "SPO-tree is left out: " in text
+    assert "give --model NAME and --reward FILE.py:FUNCTION." in text and "SPO-tree is left out: " in text
 
 
 def test_a_line_says_where_the_teacher_differs(rollouts, printed):
@@ -215,58 +216,69 @@ def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_tr
     trainer.train()
     logged = read_rollouts(tmp_path / "run")
     trainer.save_model()
-    words = [tmp_path / "run", "--algo", "s_trace", "spo_chain", "--model", demo_model_path()]
-    # the answer of a log is what a reward function of training got where it is a column of texts
-    of_the_run = [*words[:-1], tmp_path / "run", "--reward", f"{tmp_path}/mine.py:even"]
-    assert re.search(r"^\| SPO-chain +\|", printed(*of_the_run), re.MULTILINE)
+    words = [tmp_path / "run", "--algo", "s_trace", "spo_chain", "--model", tmp_path / "run"]
     path = next((tmp_path / "run" / "credit_log").glob("*.jsonl"))
-    whole = path.read_text()
-    old = re.sub(r'"columns": \{.*?\}, ', "", whole)  # as 0.2.0 wrote it
-    path.write_text(old)
-    text = " ".join(printed(*words, "--reward", f"{tmp_path}/mine.py:even").split())
+    old = re.sub('"columns": {.*?}, ', "", path.read_text())
+    path.write_text(old)  # a log of 0.2.0 whose reward function got another answer
+    text = printed(*words, "--reward", f"{own}/mine.py:even")
     assert "the reward needs 'answer', which these rollouts do not hold" in text
     path.write_text(old.replace('"groups_total"', '"has_answer_column": true, "groups_total"'))
-    assert re.search(r"^\| SPO-chain +\|", printed(*of_the_run), re.MULTILINE)
-    path.write_text(whole)
-    text = " ".join(printed(*words, "--reward", f"{tmp_path}/mine.py:lacking").split())
+    assert re.search(r"^\| SPO-chain +\|", printed(*words, "--reward", f"{own}/mine.py:even"), re.MULTILINE)
+    text = " ".join(printed(*words, "--reward", f"{own}/mine.py:lacking").split())
     assert "| S-trace, as trained | " in text and "| S-trace | " in text
     assert "the reward needs 'truth', which these rollouts do not hold: give them as JSONL with that field." in text
+    text = printed(*words[:-1], demo_model_path(), "--reward", f"{own}/mine.py:even")
+    assert "SPO-chain is left out: the responses have token ids that the model lacks" in text
     as_it_was = explain(logged, trainer.args, name="x").shard.responses
     assert [r["log_weight"] for r in as_it_was] == [r["log_weight"] for r in logged.responses]
 
 
-def test_a_run_of_a_script_knows_its_reward_and_its_columns(make_trainer, own, tmp_path, printed, command_said):
-    data = Dataset.from_dict({"prompt": [f"{i}+1=" for i in range(8)], "truth": [[i, i + 1] for i in range(8)]})
-    given, row = [], {"train_dataset": data}
+@pytest.fixture
+def explained(make_trainer, printed, here):
+    """Trains in Python, and explains the run: what the command says of SPO-chain."""
 
-    def of_the_script(completions, truth, **kwargs):
-        given.extend(truth)
-        return [float(len(text) % 2) for text in completions]
+    def run(*words, rewards=(), data=None, **settings):
+        if rewards:
+            more = {"trainer_kwargs": {"train_dataset": data}} if data else {}
+            trainer = make_trainer("s_trace", max_steps=1, reward_funcs=rewards, **more, **settings)
+            trainer.train()
+            trainer.save_model()
+        text = printed("run", "--algo", "grpo", "spo_chain", *words)
+        return next(line for line in text.splitlines() if "SPO-chain" in line)
 
-    def logged(reward, name):
-        folder = tmp_path / name
-        settings = {"log_credit": 1, "max_steps": 1, "output_dir": str(folder), "trainer_kwargs": row}
-        trainer = make_trainer("grpo", reward_funcs=reward, **settings)
-        trainer.train()
-        trainer.save_model()
-        return folder, "--algo", "grpo", "spo_chain"
+    return run
 
-    words = logged(of_the_script, "script")
-    columns = [response["columns"] for response in read_rollouts(words[0]).responses]
-    assert [x["truth"] for x in columns] == given and columns[0].keys() == {"prompt", "truth"}
-    text = printed(*words, "--model", words[0])
-    assert "SPO-chain is left out: " in text and "--reward FILE.py:FUNCTION" in text and "of_the_script" in text
-    words = logged(resolve_function(f"{own}/mine.py:lacking", what="reward", known=()), "file")
-    text = printed(*words)
-    assert "SPO-chain is left out: " in text and "--trust_run" in text
-    assert re.search(r"^\| SPO-chain +\|", printed(*words, "--model", words[0], "--trust_run"), re.MULTILINE)
-    words = logged(format_reward, "built_in")
-    assert re.search(r"^\| SPO-chain +\|", printed(*words, "--model", words[0]), re.MULTILINE)
-    assert f"give --model {words[0]}" in printed(*words)
-    for file in (words[0] / "credit_log").iterdir():
-        file.unlink()
-    code, _, error = command_said("explain", *words)
-    assert code == 2 and "repeat its script with model=" in error and "log_credit=1" in error
+
+def test_a_run_from_python_is_scored_by_its_own_rewards(explained, here):
+    (here / "mine.py").write_text("def by_level(completions, level, **kwargs): return level")
+    by_level = resolve_function("mine.py:by_level", what="reward", known=())
+    data = Dataset.from_dict({"prompt": ["1+1=", "1+2="] * 4, "level": [3, 4] * 4, "day": [date(2026, 1, 1)] * 8})
+    line = explained(rewards=[by_level, format_reward], data=data, log_credit=1, reward_weights=[1.0, 0.0])
+    trusted = "if you trust it, `trl-credit explain run --model run --trust_run`, or name a function yourself"
+    assert f"'run' names the reward {here}/mine.py:by_level, and" in line and trusted in line
+    assert explained("--model", "run", "--trust_run").startswith("| SPO-chain ")
+    assert "needs 'answer', which" in explained("--model", "run", "--reward", "accuracy")  # with the weight of no other
+    response = read_rollouts("run").responses[0]
+    assert response["columns"] == {"prompt": response["prompt"], "level": int(response["prompt"][2]) + 2}
+    record = json.loads((here / "run" / "credit_run.json").read_text())
+    record["identity"]["tools"] = {"search": "SHA-256 0"}
+    (here / "run" / "credit_run.json").write_text(json.dumps(record))
+    assert "the run's tools or environments are not known here" in explained("--model", "run", "--trust_run")
+
+
+def test_built_in_rewards_of_a_run_need_no_trust_and_others_are_named(explained):
+    assert explained(rewards=[accuracy_reward], log_credit=1).endswith("give --model run.")
+    assert explained("--model", "run").startswith("| SPO-chain ")
+    own = lambda completions, **kwargs: [*map(len, completions)]  # noqa: E731
+    line = explained(rewards=own, log_credit=1, overwrite_output_dir=True)
+    assert "give --model run and --reward FILE.py:FUNCTION (only the run's script knows <lambda>)." in line
+
+
+def test_a_run_from_python_without_a_log_repeats_its_script(make_trainer, here, command_said):
+    make_trainer("s_trace", max_steps=1).train()
+    code, _, error = command_said("explain", "run")
+    fix = "repeat its script with model='run', max_steps=1, log_credit=1 and another output_dir"
+    assert code == 2 and f"run has no rollout log: to log a step of its model, {fix}" in error
 
 
 def test_what_a_model_cannot_read_is_refused(rollouts, own, printed, command_said):

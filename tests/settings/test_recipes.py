@@ -17,6 +17,7 @@ from trl_credit import ALGORITHMS
 from trl_credit.cli import training
 from trl_credit.settings.arguments import parse_arguments
 from trl_credit.settings.files import read_settings
+from trl_credit.settings.recipes import meant_recipe
 
 
 ROOT = Path(__file__).resolve().parents[2] / "examples"
@@ -33,6 +34,19 @@ index = load_script("examples/recipes/make_index.py")
 ROWS = [row for paper in PAPERS for row in index.rows_of(paper)]
 FILES = [row for row in ROWS if not row.flags]
 BY_NAME = {(row.folder, row.name): row for row in ROWS}
+
+
+def test_a_wrong_name_is_answered_with_the_recipe_of_its_algorithm():
+    folders = {"p_trace": "s_trace", "opo": "s_trace", "clip_cov": "entropy_mechanism", "kl_cov": "entropy_mechanism"}
+    folders |= dict.fromkeys(("grpo", "spo_chain", "spo_tree", "vine_ppo"), "spo")
+    without = ("gspo_token", "opd", "rlsd", "sdpo")
+    for algo in ALGORITHMS:
+        for word in (algo, algo.replace("_", "-"), f"my/{algo}.yaml"):
+            pattern = None if algo in without else f"{folders.get(algo, algo)}/*_{algo.removeprefix('spo_')}*"
+            assert fnmatch(str(meant_recipe(word)), str(pattern)), word
+    partial = {"s_tra": "s_trace/qwen3_4b_s_trace", "recipes/qwen3_4b_gspo.yaml": "s_trace/qwen3_4b_gspo"}
+    partial |= {"clip": "entropy_mechanism/qwen2.5_7b_clip_cov", "grpo_lambda_7b": "sft/grpo_lambda_7b", "x": None}
+    assert {word: meant_recipe(word) for word in partial} == partial
 
 
 def name(row) -> str:

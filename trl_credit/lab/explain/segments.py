@@ -103,8 +103,8 @@ def _dataset_row(response: dict[str, Any], header: dict[str, Any]) -> dict[str, 
     if "schema" in header:
         # a log of 0.2.0 holds the answer alone, perhaps another one than the reward function got, or a shortened one
         is_same = header.get("has_answer_column") and len(str(response.get("answer"))) < MAX_ANSWER
-        columns = response.get("columns", {"answer": response.get("answer")} if is_same else {})
-        return {"prompt": response["prompt"], **columns}
+        old = {"answer": response["answer"]} if is_same else {}
+        return {"prompt": response["prompt"], **(response.get("columns") or old)}
     n = len(response["tokens"])
     columns = {name: value for name, value in response.items() if name not in _RESULTS}
     return {name: value for name, value in columns.items() if not (isinstance(value, list) and len(value) == n)}
