@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 
 from ...observe.schema import Shard, steps
-from ...runs import checkpoints
 from ..rollout_files import read_file
 from ..viewer.runs import read_run, run_folder
 
@@ -33,9 +32,6 @@ def read_rollouts(source: str | Path, *, step: int | None = None) -> Shard:
     path = run_folder(source)
     if path.is_dir():
         last = [number for number, _ in steps(path)][-1:]
-        if not last and (checkpoints.read_run(path) or {}).get("task") is None:
-            fix = f"repeat its script with model={str(path)!r}, max_steps=1, log_credit=1 and another output_dir"
-            raise ValueError(f"{path} has no rollout log: to log a step of its model, {fix}")
         shard = read_run(path, last if step is None else [step])[0][0]
     elif step is not None:
         raise ValueError(f"--step {step}: {path} is a file, which has no steps: give the folder of the run")

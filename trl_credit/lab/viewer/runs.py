@@ -109,9 +109,16 @@ def read_run(
         raise FileNotFoundError(f"{run} does not exist: give the output folder of a run, or a shard file")
     paths = dict(logged_steps(run))
     if not paths:
-        one_step = f"--config {run}/recipe.yaml --model_name_or_path {run} --max_steps 1 --log_credit 1"
-        fix = f"train with --log_credit 10, or log a step of its model: trl-credit train {one_step} --output_dir …"
-        raise ValueError(f"{run} has no rollout log: {fix}")
+        from ...demo import TASKS  # imports torch, which a page does not need
+        from ...runs import checkpoints
+
+        task = (checkpoints.read_run(run) or {}).get("task")
+        fix = f"repeat its script with model={str(run)!r}, max_steps=1, log_credit=1 and another output_dir"
+        if task is not None:
+            data = f" --dataset_name {task['dataset_name']}" if task["dataset_name"] in TASKS else ""
+            one_step = f"--config {run}/recipe.yaml --model_name_or_path {run}{data} --max_steps 1 --log_credit 1"
+            fix = f"trl-credit train {one_step} --output_dir …"
+        raise ValueError(f"{run} has no rollout log: to log a step of its model, {fix}")
     if missing := [step for step in steps or () if step not in paths]:
         raise ValueError(f"step {missing[0]} was not logged in {run}: it has steps {listed(sorted(paths))}")
     shards: list[Shard] = []
