@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 logger = logging.getLogger(__name__)
 
+_DIGESTS: WeakKeyDictionary[Callable, str] = WeakKeyDictionary()
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _BLOCKS, _BLOCK_SIZE = 64, 1 << 16
@@ -90,21 +91,6 @@ def source_of_object(function: Callable) -> FunctionSource:
     return FunctionSource(None, None if source is None else sha256(source.encode()))
 
 
-def _once(digest: Callable[[Callable], str]) -> Callable[[Callable], str]:
-    """Decorates a digest: it is computed once for each function, so values that a function changes while it runs have
-    no effect."""
-    known: WeakKeyDictionary[Callable, str] = WeakKeyDictionary()
-
-    @functools.wraps(digest)
-    def of(function: Callable) -> str:
-        with contextlib.suppress(TypeError):  # without a hash, or no weak reference is possible
-            return known[function] if function in known else known.setdefault(function, digest(function))
-        return digest(function)
-
-    return of
-
-
-@_once
 def digest_of(function: Callable) -> str:
     """Hexadecimal SHA-256 of a function: its source, the arguments that a partial binds, and the plain values that a
     closure or a callable object holds. Its helper modules are in [`~trl_credit.support.modules.helper_modules`].
@@ -113,7 +99,12 @@ def digest_of(function: Callable) -> str:
     with every release. For the script that runs, which also holds the settings of the run, it is the source of the
     function and of everything in the script that the function refers to. A function without a source (typed at a
     prompt, written in C) is compared only by its name and its bound values, with a warning.
+
+    The digest is computed once for each function, so values that a function changes while it runs have no effect.
     """
+    with contextlib.suppress(TypeError):  # a callable object without a hash
+        if function in _DIGESTS:
+            return _DIGESTS[function]
     defined, bound = unbound(function)
     if (module := getattr(defined, "__module__", None) or "") == "__main__":
         sources = _script_sources(defined, set())
@@ -123,7 +114,10 @@ def digest_of(function: Callable) -> str:
         sources = [digest] if (digest := source_of_object(function).digest) is not None else []
     if not sources:
         logger.warning("%s has no source here: a resume compares only its name and bound values", defined.__qualname__)
-    return sha256("\n".join([defined.__qualname__, *map(_stable, bound), *sources]).encode())
+    digest = sha256("\n".join([defined.__qualname__, *map(_stable, bound), *sources]).encode())
+    with contextlib.suppress(TypeError):  # without a hash, or no weak reference is possible
+        _DIGESTS[function] = digest
+    return digest
 
 
 def unbound(function: Callable) -> tuple[Any, list[Any]]:
