@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from comparison_helpers import history
 
+from trl_credit.lab.comparison.answer import notes
 from trl_credit.lab.comparison.export import Table, write_tables
 from trl_credit.lab.comparison.figures import draw_differences
 from trl_credit.lab.comparison.groups import make_group
@@ -42,6 +43,17 @@ def test_a_report_has_its_tables_and_curves_for_other_programs(tmp_path):
     assert (tmp_path / "figures" / "steps.pdf").read_bytes().startswith(b"%PDF")
 
 
+def test_equal_scores_are_a_word_on_the_gradient_where_its_norms_agree():
+    def notes_of(norm):
+        runs = [history([0.1, 0.2], seed=seed, log={"grad_norm": 0.5}) for seed in (0, 1)]
+        other = [history([0.1, 0.2], seed=seed, log={"grad_norm": norm}, importance="x") for seed in (0, 1)]
+        groups = make_group("GRPO", runs), make_group("mine", other)
+        return " ".join(notes(make_results(groups, "GRPO", metric="reward", command="trl-credit compare")))
+
+    assert "mine: every score equals GRPO's with the same seed, so the gradient is probably the same" in notes_of(0.5)
+    assert "but the gradients' norms differ. The runs are too short to tell." in notes_of(0.6)
+
+
 def test_texts_of_users_stay_texts_in_every_format(tmp_path):
     names = ["=1+2|<b>", r"\input{x} $a_b^c$ & 100% #1", "-x", "−0.5", "@sum", "a\nb"]
     write_tables({"t": Table(["algorithm", "mean", "mean"], [[name, "1", "–"] for name in names])}, tmp_path)
@@ -50,6 +62,7 @@ def test_texts_of_users_stay_texts_in_every_format(tmp_path):
     assert csv.columns.tolist() == ["algorithm", "mean", "mean_2"] and csv.mean_2.isna().all()
     latex = (tmp_path / "tables" / "t.tex").read_text("utf-8")
     assert r"\textbackslash input\{x\} \$a\_b\textasciicircum c\$ \& 100\% \#1" in latex
+    assert r"=1+2\textbar{}\textless{}b\textgreater{}" in latex
     assert latex.count(r" \\" + "\n") == len(names) + 1
     assert r"=1+2\|\<b\>" in (tmp_path / "tables" / "t.md").read_text("utf-8")
 

@@ -59,6 +59,11 @@ def test_runs_stand_side_by_side_by_their_prompts(runs, tmp_path, monkeypatch, c
     assert [*named_runs(runs)] == [*map(str, runs)]  # the last parts of their paths are equal
     with pytest.raises(ValueError, match="two runs are named 'a'"):
         named_runs([f"a={one}", f"a={other}"])
+    for word in ("=x", "x="):
+        with pytest.raises(ValueError, match="lacks a name or a folder"):
+            named_runs([word])
+    with pytest.raises(ValueError, match="no run was given"):
+        trl_credit.show_credit([])
     lone = tmp_path / "lone"
     write_shard(shard_path(lone, 10), shard_of({"Another?": ["yes", "no"]}))
     shards, note = read_runs({"a": one, "b": lone}, [10])
@@ -77,6 +82,11 @@ def test_runs_stand_side_by_side_by_their_prompts(runs, tmp_path, monkeypatch, c
     with pytest.raises(SystemExit):
         main(["view", str(one), str(other), "--terminal"])
     assert "name one" in capsys.readouterr().err
+    for row in (dull := shard_of({ASKED: ["It is 15 ."]}, step=30)).responses:
+        row["credit"] = [0.0] * len(row["tokens"])
+    write_shard(shard_path(one, 30), dull)
+    assert main(["view", str(one), "--output", "view.html"]) == 0
+    assert Page((tmp_path / "view.html").read_text("utf-8")).data["start"]["step"] == 20  # the last one with credit
     html = trl_credit.show_credit({"mine": one, "theirs": other}).html
     assert [s["header"]["algorithm"] for s in Page(html).data["shards"]] == ["mine", "theirs"]
 
@@ -98,7 +108,8 @@ def test_a_difference_ends_where_the_texts_part(runs, show):
     page.evaluate("go({ index: 0 })")
     assert page.evaluate("[...valuesOf(texts[1].row, 'difference')]")[:2] == [2, 4]
     page.evaluate("go({ step: 20 })")
-    assert page.evaluate("texts.length") == 1  # one run logged it
+    assert page.evaluate("texts.length") == 1  # one run logged it, so there is no difference
+    assert page.view("metric") == ["credit"] and "Difference in credit" not in page.texts("#metric option")
     assert "difference" not in show([s_trace()]).evaluate("METRIC_NAMES")
 
 

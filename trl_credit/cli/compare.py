@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 
 from ..settings.parser import OneLineParser
 from ..support.errors import check_output_dir, choose, disk_full, fail, spelling
-from ..support.files import refuse_link
+from ..support.files import named_path, refuse_link
 from ..support.startup import prepare_process, quiet_start
 
 
@@ -100,7 +100,7 @@ def _compare_finished(args: Namespace) -> tuple["Results", bool]:
     from ..lab.comparison.histories import read_history
     from ..lab.comparison.results import make_results
 
-    words = [("", word) if Path(word).is_dir() else word.rpartition("=")[::2] for word in args.runs]
+    words = map(named_path, args.runs)
     groups = group_runs([read_history(folder, metric=args.metric, name=name) for name, folder in words])
     groups.sort(key=lambda group: not group.runs[0].is_plain)  # a baseline is plain where one is there
     baseline = _baseline(args.baseline, {group.label: group.label for group in groups})

@@ -43,7 +43,8 @@ def main(argv: list[str]) -> int:
     default = Path(PAGE) if len(runs) > 1 else run.with_suffix(".html") if run.is_file() else inside(run, FOLDER) / PAGE
     output = check_output(args.output) if args.output else default
     shards, note = read_runs(runs, args.step, tokenizer=args.tokenizer)
-    first = args.step[0] if args.step else last_step(shards)
+    with_credit = [shard for shard in shards if opening_response([shard])]
+    first = args.step[0] if args.step else last_step(with_credit or shards)
     there = [shard for shard in shards if shard.header["step"] == first] or shards[-1:]
     by_name = {f"{r['group']}/{r['index']}": r for shard in there[::-1] for r in shard.responses}
     if not by_name:

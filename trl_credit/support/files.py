@@ -81,6 +81,17 @@ def read_json(path: str | Path) -> Any:
         raise ValueError(f"{path} is not JSON, or nested too deep: {error}") from error
 
 
+def named_path(word: str | Path) -> tuple[str, str]:
+    """The name and the path in NAME=PATH; "" and the path in a word that is a path. Raises `ValueError` without one of
+    both."""
+    if Path(word).exists() or "=" not in str(word):
+        return "", str(word)
+    name, _, path = str(word).partition("=")
+    if not name or not path:
+        raise ValueError(f"{str(word)!r} lacks a name or a folder: write NAME=FOLDER")
+    return name, path
+
+
 def short_path(path: str | Path) -> Path:
     """A path for people: relative where it lies in the working folder."""
     try:

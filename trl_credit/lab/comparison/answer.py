@@ -44,12 +44,15 @@ def notes(results: Results) -> list[str]:
     steps = [(run.get("totals") or {}).get("steps") for run in content["runs"] if run["phase"] != TUNING]
     # a sweep of texts has no edge
     edges = [row for row in results.tuned if row.is_at_edge and not isinstance(row.best, str)]
+    equal = [row.label for row in results.tested if row.difference == 0 and row.low is None]
+    norms = {group.label: [run.norms for run in group.runs] for group in results.groups}
     text = ENVIRONMENT.get_template("notes.jinja").render(
         content=content,
         family=sum(row.holm is not None for row in rows),
         lost=[row.label for row in rows if row.verdict == "not shown" and not row.low <= 0 <= row.high],
         unpaired=[row.label for row in rows if not row.paired],
-        equal=[row.label for row in results.tested if row.difference == 0 and row.low is None],
+        equal=[label for label in equal if norms.get(label) == norms.get(content["baseline"])],
+        short=[label for label in equal if norms.get(label) != norms.get(content["baseline"])],
         untested=[row.label for row in results.tested if row.p is None],
         fewest=min((row.n for row in rows if row.p is not None), default=None),
         steps=None if None in steps else min(steps),

@@ -17,6 +17,7 @@ TABLES, CURVES = "tables", "curves.parquet"
 INTERVAL = "95 % interval"
 # what pdflatex cannot set by itself
 _LATEX = {"−": "$-$", "–": "--", "…": r"\ldots{}", "λ": r"$\lambda$", "β": r"$\beta$", "ε": r"$\varepsilon$"}
+_LATEX |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}  # other signs in its default fonts
 
 
 class Table(NamedTuple):

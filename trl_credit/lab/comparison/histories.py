@@ -39,6 +39,7 @@ class History:
         planned: Optimizer steps that were planned.
         record: The content of its `credit_run.json`.
         name: The name that the user gave it, "" without.
+        norms: The norms of its gradients that it logged.
     """
 
     folder: Path
@@ -49,6 +50,7 @@ class History:
     planned: int
     record: Record
     name: str = ""
+    norms: tuple[float, ...] = ()
 
     @property
     def seed(self) -> int:
@@ -150,7 +152,8 @@ def make_history(
     steps, values = (np.array(column, dtype=float) for column in zip(*points, strict=True))
     axes = {name: np.interp(steps, ends, count) for name, count in counts.items()}
     totals = {name: count[-1] for name, count in counts.items()}
-    return History(folder, identity, values, axes, totals, int(state["max_steps"]), record or {})
+    norms = tuple(row["grad_norm"] for row in rows if _is_number(row.get("grad_norm")))
+    return History(folder, identity, values, axes, totals, int(state["max_steps"]), record or {}, norms=norms)
 
 
 def _amounts(row: Record, steps: float, before: float, identity: Record) -> dict[str, float]:

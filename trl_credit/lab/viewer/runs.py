@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ...observe.schema import FOLDER, Shard, prompt_text, read_shard
 from ...observe.schema import steps as logged_steps
+from ...support.files import named_path
 from ..rollout_files import read_file, with_texts
 
 
@@ -26,8 +27,10 @@ def read_runs(
             As for [`read_run`]. The runs share `MAX_TOKENS` equally.
 
     Raises:
-        OSError, ValueError: see [`read_run`].
+        OSError, ValueError: see [`read_run`]; no run.
     """
+    if not runs:
+        raise ValueError("there is nothing to show: no run was given")
     if len(runs) == 1:
         return read_run(*runs.values(), steps, tokenizer=tokenizer)
     shards: list[Shard] = []
@@ -59,9 +62,9 @@ def named_runs(words: Sequence[str | Path]) -> dict[str, Path]:
     Raises:
         ValueError: two runs have the same name.
     """
-    pairs = [("", word) if Path(word).exists() else str(word).rpartition("=")[::2] for word in words]
+    pairs = [named_path(word) for word in words]
     ends = [name or run_folder(path).resolve().name for name, path in pairs]
-    names = [name or (str(path) if ends.count(end) > 1 else end) for (name, path), end in zip(pairs, ends, strict=True)]
+    names = [name or (path if ends.count(end) > 1 else end) for (name, path), end in zip(pairs, ends, strict=True)]
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"two runs are named {twice[0]!r}: give them different names, NAME=RUN")
     return {name: run_folder(path) for name, (_, path) in zip(names, pairs, strict=True)}

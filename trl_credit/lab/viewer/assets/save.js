@@ -14,7 +14,8 @@ function saveCsv() {
 // A text is JSON, in quotation marks: it comes back exactly, and a spreadsheet does not take it for a formula.
 function csv(lines) {
   const cell = (value) => {
-    if (typeof value === "number") return Number.isFinite(value) ? String(Number(value.toPrecision(7))) : "";
+    // the page has five digits of what is no whole number
+    if (typeof value === "number") return !Number.isFinite(value) ? "" : String(Number.isInteger(value) ? value : Number(value.toPrecision(5)));
     return value == null ? "" : `"${(value.text === undefined ? value : JSON.stringify(value.text)).replaceAll('"', '""')}"`;
   };
   return lines.map((line) => `${line.map(cell).join(",")}\r\n`).join("");

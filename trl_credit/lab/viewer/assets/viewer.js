@@ -67,21 +67,22 @@ function go(change, { focus = false, scroll = false } = {}) {
   view.base = fitting(view.base ?? (algorithms.length > 2 ? "GRPO" : null), algorithms.length > 1 ? [...algorithms].reverse() : []);
   view.scale = algorithms.length > 1 ? fitting(view.scale, Object.keys(SCALES)) : null;
   view.index = fitting(view.index, unique(rows.map((row) => row.index)));
-  view.metric = fitting(view.metric, METRIC_NAMES);
+  const metrics = METRIC_NAMES.filter((name) => name !== "difference" || algorithms.length > 1);
+  view.metric = fitting(view.metric, metrics);
   const is = { tree: groupRows()[0]?.tree, steps: groupRows().length && stepsOf(groupRows()[0]).length > 1 };
   const layouts = Object.keys(LAYOUTS).filter((name) => !(name in is) || is[name]);
   view.layout = fitting(view.layout, layouts);
   const moved = ["step", "group", "index"].some((name) => view[name] !== before[name]);
   if (moved && change.token === undefined) view.token = null;
   if (view.token !== null && !responseRows().some((row) => view.token < row.length)) view.token = null;
-  draw(rows, layouts, algorithms);
+  draw(rows, layouts, algorithms, metrics);
   point({ focus, scroll, moved: moved && before.index !== null }); // a page that opens stays at its top
   remember();
 }
 
-function draw(rows, layouts, algorithms) {
+function draw(rows, layouts, algorithms, metrics) {
   options(BOX.step, STEPS.map((step) => [step, String(step)]), view.step);
-  options(BOX.metric, METRIC_NAMES.map((name) => [name, METRICS[name].label]), view.metric);
+  options(BOX.metric, metrics.map((name) => [name, METRICS[name].label]), view.metric);
   options(BOX.algorithm, algorithms.map((name) => [name, name]), view.algorithm);
   options(BOX.scale, Object.entries(SCALES), view.scale);
   BOX["scale-choice"].hidden = view.scale === null || view.metric === "difference" || view.layout === "totals";
