@@ -111,6 +111,15 @@ def test_unassigned_is_not_zero_and_neither_is_outside_the_loss(show):
     assert page.panel()["Effective credit"] == "unassigned"
 
 
+def test_the_definition_on_a_phone_shows_its_samples(show):
+    page = show([Shard(header("GRPO"), {}, [response("one two", policy_mask=[1, 0], credit=[1.0, 0.0])])])
+    page.resize(390, 844)
+    seen = "getComputedStyle(document.querySelector('#legend .samples')).display"
+    assert page.evaluate(seen) == "none"
+    page.evaluate("document.getElementById('define').click()")
+    assert page.evaluate(seen) == "flex"
+
+
 LEVELS = [f"{letter}{level}" for letter in "pns" for level in range(1, palette.LEVELS + 1)]
 
 

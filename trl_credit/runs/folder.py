@@ -34,8 +34,8 @@ class RunFolder:
     start or resume (`from`), its id, and what changed since the one before (`changed`). `task` says what a run of the
     command line trains on, and `code` what its functions need of their files ([`~trl_credit.runs.identity.codes_of`]);
     paths are those of this machine, and no push sends the file. `reward` has the names of another run's rewards, if
-    another process finds all of them. `trainer` is the name of a trainer class of the user.
-    `credit` has the name of a custom function or class, its settings, and whether it is not the preset's.
+    another process finds all of them. `trainer` is the name of a trainer class of the user. `credit` has the name of a
+    custom function or class, its settings, and whether it is not the preset's.
 
     Args:
         config ([`CreditConfig`]):

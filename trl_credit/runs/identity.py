@@ -126,11 +126,9 @@ def functions_of(trainer: Any) -> dict[str, Any]:
     }
 
 
-def codes_of(trainer: Any) -> dict[str, Any] | None:
+def codes_of(trainer: Any) -> dict[str, Any]:
     """What the functions of a run of the command line need of their files, by their place in its identity: see
-    [`~trl_credit.support.source_code.code_of`]. `None` for another run."""
-    if trainer.task is None:
-        return None
+    [`~trl_credit.support.source_code.code_of`]."""
     rewards = zip(unique_names(trainer.reward_func_names), trainer.task["reward"], strict=False)
     names = trainer.args.custom_functions() | {f"reward_funcs.{label}": name for label, name in rewards}
     codes = {place: code_of(name) for place, name in names.items()}

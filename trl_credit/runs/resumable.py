@@ -138,8 +138,9 @@ class ResumableTrainer(GRPOTrainer):
             checkpoints.check_layout(resume, here=self.layout)
             self._read_state(resume)
         name = None if type(self).__module__.startswith("trl_credit.") else type(self).__name__
-        more = {"task": self.task, "code": codes_of(self), "reward": reward_names(self.reward_funcs)}
-        self._folder.claim(identity(self), resume, trainer=name, **more)
+        # a task names its rewards
+        more = {"reward": reward_names(self.reward_funcs)} if self.task is None else {"code": codes_of(self)}
+        self._folder.claim(identity(self), resume, task=self.task, trainer=name, **more)
 
     def release_output_dir(self) -> None:
         """Makes `output_dir` free for other runs."""

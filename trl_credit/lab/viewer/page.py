@@ -70,6 +70,7 @@ def build_page(
     tokens = {"token_ids": [token for token, _ in vocabulary], "tokens": [text for _, text in vocabulary]}
     data = {"start": _start(shards, start or {}), "prompts": list(prompts), **tokens, "shards": encoded}
     script, style = "\n".join(asset(f"{name}.js") for name in SCRIPTS), css() + asset("viewer.css")
+    script = re.sub(r"^ *//.*\n", "", script, flags=re.MULTILINE)  # comments are for readers of the source
     sources = f"script-src {source_hash(script)}; style-src {source_hash(style)}"
     environment = Environment(autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True)
     texts = {"title": title, "note": note, "table": table, "notes": notes}

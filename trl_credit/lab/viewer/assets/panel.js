@@ -69,7 +69,7 @@ function showToken(box, rows, i, onToken) {
   box.append(...membersBox(row, i));
 }
 
-// The responses of the group that have the same text up to a token, and where the others part from it.
+// The responses of the group that have the same text up to a token, with their mean reward.
 function membersBox(row, i) {
   const group = rowsOf(row.header.step, row.group).filter((one) => one.header.algorithm === row.header.algorithm);
   if (group.length < 2 || row.tree) return [];
