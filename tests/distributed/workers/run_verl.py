@@ -3,7 +3,6 @@
 Each process prints its loss, metrics and the weights after the update.
 """
 
-import json
 import os
 import sys
 from functools import partial
@@ -66,6 +65,7 @@ from verl.workers.config import (  # noqa: E402
 )
 from verl.workers.engine_workers import TrainingWorker  # noqa: E402
 from verl.workers.utils import losses  # noqa: E402
+from worker import print_result  # noqa: E402
 
 from trl_credit.demo import demo_model_path  # noqa: E402
 
@@ -130,11 +130,11 @@ def main(loss_mode: str) -> None:
     metrics = {name: float(x[0] if isinstance(x, list) else x) for name, x in metrics.items() if "actor/" in name}
     weights = weights_of(worker)
     moved = max(abs(x - y) for x, y in zip(before, weights, strict=True))
-    print("RESULT " + json.dumps({"rank": rank, "moved": moved, "weights": weights, "metrics": metrics}))
+    print_result(moved=moved, weights=weights, metrics=metrics)
 
 
 def weights_of(worker: TrainingWorker) -> list[float]:
-    """Sum and norm of each parameter: few numbers, since processes that print long lines write into each other's."""
+    """Sum and norm of each parameter."""
     parameters = [x.full_tensor() if isinstance(x, DTensor) else x for x in worker.engine.module.parameters()]
     return [number.item() for x in parameters for number in (x.detach().double().sum(), x.detach().double().norm())]
 

@@ -32,7 +32,7 @@ def trainer_of(trainer_class: Any, reward: Callable, folder: object, *, prompts:
 
 def print_result(**result: Any) -> None:
     """Prints one line per process, by rank: lines that are written at the same time may mix."""
-    state = PartialState()
+    state = PartialState(cpu=True)  # without it, a process of torchrun takes itself for the only one
     for rank in range(state.num_processes):
         if rank == state.process_index:
             print("RESULT " + json.dumps({"rank": rank, **result}), flush=True)
