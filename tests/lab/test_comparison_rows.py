@@ -22,6 +22,10 @@ from trl_credit import Credit
 
 SCALE, TABLE = 0.9, {}
 TABLE["a"] = 1.0
+for letter in "bc":
+    TABLE[letter] = 3.0
+with open(__file__) as text:
+    TABLE.update(d=4.0)
 
 
 def half(x):
@@ -63,11 +67,13 @@ def test_a_function_needs_what_it_uses_of_its_file(tmp_path, name):
     changes = [
         ("0.9", "0.5"),
         ('["a"] = 1.0', '["a"] = 2.0'),
+        ("3.0", "3.5"),
+        ("4.0", "4.5"),
         ("x * SCALE", "x / SCALE"),
         ("Credit(None, h", "Credit(None, -h"),
     ]
     assert before not in {code(CREDIT.replace(*change)) for change in changes}
-    assert needed_code(file, "mine")[1] == 14 and needed_code(file, "absent")[1] == 0
+    assert needed_code(file, "mine")[1] == 18 and needed_code(file, "absent")[1] == 0
     assert code_of(f"{file}:{name}")["function"] == name and code_of("trl_credit.demo.demo_reward") is None
 
 
@@ -96,7 +102,7 @@ def test_a_row_takes_no_run_after_an_edit(command_said, files, tmp_path, monkeyp
     assert call("0", "1", "2")[0] == 0 and len(trained) == 6
     files[0].write_text(CREDIT.replace("0.9", "0.5"))
     code, _, error = call("0", "1", "2", "3")
-    assert code == 2 and "mine/seed-0 was trained before an edit of `mine` in line 14 of" in error and "NAME=…" in error
+    assert code == 2 and "mine/seed-0 was trained before an edit of `mine` in line 18 of" in error and "NAME=…" in error
     code, out, _ = call("0", "1", "2")  # nothing is added, so the report is of the old code, and says so
     assert code == 0 and "mine was trained before an edit of `mine`" in out and len(trained) == 6
     files[0].write_text(CREDIT)

@@ -82,9 +82,9 @@ def test_runs_stand_side_by_side_by_their_prompts(runs, tmp_path, monkeypatch, c
     with pytest.raises(SystemExit):
         main(["view", str(one), str(other), "--terminal"])
     assert "name one" in capsys.readouterr().err
-    for row in (dull := shard_of({ASKED: ["It is 15 ."]}, step=30)).responses:
-        row["credit"] = [0.0] * len(row["tokens"])
-    write_shard(shard_path(one, 30), dull)
+    without_credit = shard_of({ASKED: ["It is 15 ."]}, step=30)
+    without_credit.responses[0]["credit"] = [0.0] * len(without_credit.responses[0]["tokens"])
+    write_shard(shard_path(one, 30), without_credit)
     assert main(["view", str(one), "--output", "view.html"]) == 0
     assert Page((tmp_path / "view.html").read_text("utf-8")).data["start"]["step"] == 20  # the last one with credit
     html = trl_credit.show_credit({"mine": one, "theirs": other}).html

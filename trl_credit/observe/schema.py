@@ -95,8 +95,7 @@ def prompt_text(prompt: str | list[dict[str, Any]] | None) -> str:
 
 
 def exact_columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns of a row of a data set that a log can hold as they are, each of at most 10,000
-    characters of JSON."""
+    """The columns of a row of a data set that JSON holds exactly, in at most 10,000 characters each."""
     texts = {n: json.dumps(_rounded(value), default=repr) for n, value in row.items()}
     # compared as text, since == fails for arrays
     return {n: row[n] for n, text in texts.items() if len(text) <= 10_000 and repr(json.loads(text)) == repr(row[n])}
