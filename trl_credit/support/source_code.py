@@ -12,6 +12,7 @@ from .files import short_path
 # statements that change no name which they only use
 _BINDING = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign)
 
+
 def code_of(name: str) -> dict[str, str] | None:
     """The `file` of a function that is named `file.py:function` or `package.module.function`, relative where it lies in
     the working folder, its name there as `function`, and `code`, a digest of what it needs of the file. `None` for

@@ -93,16 +93,12 @@ def _render(template: str, results: Results, **values: Any) -> str:
         groups=groups,
         answer=" ".join(answer(results)),
         notes=[*notes(results), *results.content["remarks"], *_task_differences(groups)],
-        beside=tables["settings"],
-        credit=tables["credit"],
-        verdict=tables["verdict"],
         others={results.score(key): tables[key] for key in SCORES if key in tables},
-        sweep=tables["sweep"],
         axes=AXES,
         known_axes=common_axes(groups),
-        cost=tables["cost"],
         packages=", ".join(f"{name} {version(name)}" for name in _PACKAGES),
         machine=f"Python {platform.python_version()}, {platform.platform()}",
+        **tables,
         **values,
     )
 
