@@ -41,15 +41,14 @@ class BuildWithShared(build_py):
 
 
 def repository() -> str | None:
-    """The project's address in pyproject.toml, or `None` while it is a placeholder."""
+    """The project's address: `Repository` of `[project.urls]` in pyproject.toml, or `None` while it has none."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    address = project.get("urls", {}).get("Repository")
-    return None if address is None or "/OWNER" in address else address
+    return project.get("urls", {}).get("Repository")
 
 
 def readme(text: str, repository: str | None) -> str:
     """README.md for a package index, which has no files beside it. Links to files lead to the repository, or become
-    plain text if pyproject.toml names none yet (`Repository` in `[project.urls]`)."""
+    plain text without one."""
 
     def link(found: re.Match[str]) -> str:
         image, words, target = found.groups()

@@ -8,4 +8,4 @@ version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
 [ "$tag" = "v$version" ] || refuse "the tag is $tag, and the version in pyproject.toml is $version"
 grep -q "^## \[$version\] - " CHANGELOG.md || refuse "CHANGELOG.md has no section [$version]"
 grep -q "^version: $version\$" CITATION.cff || refuse "CITATION.cff has another version"
-! grep -q '://github\.com/OWNER' pyproject.toml || refuse "[project.urls] of pyproject.toml still has the placeholder OWNER"
+grep -q '^\[project\.urls\]' pyproject.toml || refuse "pyproject.toml has no [project.urls] with the address of the project"

@@ -1,7 +1,7 @@
 """Everything that lists all algorithms, written from `PRESETS`:  python benchmarks/algorithm_lists.py
 
-These are the stub `trl_credit/__init__.pyi`, the tables in README.md, docs/scaling.md and docs/coming_from_trl.md, the
-classes on the pages of docs/api, and the contents of the site in mkdocs.yml. A test compares them.
+These are the stub `trl_credit/__init__.pyi`, the tables in README.md, docs/scaling.md and docs/coming_from_trl.md, and
+the classes in docs/api.md. `docs/lint.py` compares them.
 """
 
 import re
@@ -90,8 +90,7 @@ def stub(before: str) -> str:
 
 def written() -> dict[Path, str]:
     """Every file with the text that it must have."""
-    docs, api = ROOT / "docs", ROOT / "docs" / "api"
-    contents = "".join(f"      - {preset.name}: algorithms/{name}.md\n" for name, preset in PRESETS.items())
+    docs = ROOT / "docs"
     classes = {
         kind: "\n".join(f"::: trl_credit.{stem}{kind}\n{OPTIONS}" for stem in STEMS.values())
         for kind in ("Config", "Trainer")
@@ -101,9 +100,7 @@ def written() -> dict[Path, str]:
         (ROOT / "README.md", r"\| `--algo` \| class \|(.*\n\|)*.*\|", readme_table()),
         (docs / "scaling.md", r"\| `--algo` \| generated tokens \|(.*\n\|)*.*\|", cost_table()),
         (docs / "coming_from_trl.md", r"\| configuration \| `loss_type` \|(.*\n\|)*.*\|", changed_table()),
-        (api / "configurations.md", blocks["Config"], classes["Config"]),
-        (api / "trainers.md", blocks["Trainer"], classes["Trainer"]),
-        (ROOT / "mkdocs.yml", r"(      - .*: algorithms/(?!index)\w+\.md\n)+", contents),
+        *((docs / "api.md", blocks[kind], classes[kind]) for kind in classes),
     ]
     texts = {path: path.read_text(encoding="utf-8") for path, _, _ in replaced}
     for path, pattern, text in replaced:

@@ -1,21 +1,22 @@
-"""The page of each algorithm, from its preset and from one run of each on the embedded task.
+"""The section of each algorithm on its page, from its preset and from one run of each on the embedded task.
 
-    python benchmarks/algorithm_pages.py            # writes docs/algorithms/*.md from presets and the results below
-    python benchmarks/algorithm_pages.py RUNS       # also reads the runs and draws both pictures of each page
+    python benchmarks/algorithm_pages.py            # fills the pages from presets and the results below
+    python benchmarks/algorithm_pages.py RUNS       # also reads the runs and draws both pictures of each algorithm
 
-RUNS is a folder of `trl-credit compare --algo … --seeds … --output_dir RUNS` with all algorithms. What is kept of it is
-`docs/results/algorithms.json`. The pictures need Chromium, and take a few minutes. The page of an algorithm without a
-run has neither measured costs nor pictures.
+A page has the section of algorithm NAME at `<!-- table: NAME -->`. RUNS is a folder of `trl-credit compare --algo …
+--seeds … --output_dir RUNS` with all algorithms. What is kept of it is `docs/results/algorithms.json`. The pictures
+need Chromium, and take a few minutes. An algorithm without a run has neither measured costs nor pictures.
 """
 
 import argparse
 import json
+import os
 import re
 from dataclasses import fields
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from pages import ROOT, table, texts_of
+from pages import ROOT, page_of, table, texts_of, write
 
 from trl_credit.config import CreditConfig
 from trl_credit.hub.describe import describe_credit
@@ -24,35 +25,40 @@ from trl_credit.presets import PRESETS, Preset
 from trl_credit.support.files import write_atomically
 
 
-PAGES = ROOT / "docs" / "algorithms"
+PICTURES = ROOT / "docs" / "algorithms"
 RESULTS = ROOT / "docs" / "results" / "algorithms.json"
+WHICH = ROOT / "docs" / "which.md"
 # a pattern of a formula → the sentence that explains it
 LEGEND = {
-    r"ℓ°|ℓᵀ": "ℓ and ℓ° are the log-probabilities of a token under the current policy and under the one that sampled "
-    "it.",
-    r"ℓ − sg": "ℓ is the log-probability of a token under the current policy.",
-    r"ℓ_k": "t is the token itself. The sum runs over tokens k of the same response.",
-    r"Σ_\{k≥t\}": "γ^{k−t} is 0.5 for a token `future_half_life` ahead. clip keeps the factor in `future_clip`.",
-    r"sg": "sg stops the gradient: the value counts, its gradient does not.",
-    r"ℓᵀ": "ℓᵀ is that of the same token under the [teacher](../teacher.md). Minus that of the policy it is d.",
-    r"c ·": "c is `distillation_coef`.",
-    r"μ": "μ is `evidence_share`, which falls to 0 over `evidence_steps` steps. The bounds are 1 ± `evidence_clip`.",
-    r"min\(ρ, 2\)": "2 is `distillation_ratio_max`. The loss of a token is −A.",
-    r"g\^": "g = γλ (`gamma`, `trace_lambda`) is the decay of the trace per token.",
-    r"z_k": "z_k is 1 at tokens that the selector chose, else 0.",
-    r"W of GSPO": "The W of GSPO is the mean of ℓ − ℓ° over the response.",
-    r"ρ": "ρ is the ratio exp(ℓ − ℓ°).",
+    r"ℓ°|ℓᵀ": "$ℓ$ and $ℓ°$ are the log-probabilities of a token under the current policy and under the one that "
+    "sampled it.",
+    r"ℓ − sg": "$ℓ$ is the log-probability of a token under the current policy.",
+    r"ℓ_k": "$t$ is the token itself. The sum runs over tokens $k$ of the same response.",
+    r"Σ_\{k≥t\}": r"$γ^{k-t}$ is 0.5 for a token `future_half_life` ahead. $\operatorname{clip}$ keeps the factor in "
+    "`future_clip`.",
+    r"sg": r"$\operatorname{sg}$ stops the gradient: the value counts, its gradient does not.",
+    r"ℓᵀ": "$ℓ^T$ is that of the same token under the [teacher](teacher.md). Minus that of the policy it is $d$.",
+    r"c ·": "$c$ is `distillation_coef`.",
+    r"μ": "$μ$ is `evidence_share`, which falls to 0 over `evidence_steps` steps. The bounds are 1 ± `evidence_clip`.",
+    r"min\(ρ, 2\)": "2 is `distillation_ratio_max`. The loss of a token is $-A$.",
+    r"g\^": "$g = γλ$ (`gamma`, `trace_lambda`) is the decay of the trace per token.",
+    r"z_k": "$z_k$ is 1 at tokens that the selector chose, else 0.",
+    r"W of GSPO": "The $W$ of GSPO is the mean of $ℓ - ℓ°$ over the response.",
+    r"ρ": r"$ρ$ is the ratio $\exp(ℓ - ℓ°)$.",
     r"mean A\)": "The means are over the tokens of the generation batch.",
-    r"V\(": "V is the expected reward at a place of the response, estimated by rollouts.",
-    r"π_old": "π_old is the probability of the token when it was sampled.",
-    r"A = r − mean": "r is the reward of the response, and the mean is that of its group.",
-    r"Σ L r": "r and L are reward and length of a response, and the sums run over its group.",
-    r"Φ": "Φ is the [difficulty weight](../theory_difficulty.md).",
+    r"V\(": "$V$ is the expected reward at a place of the response, estimated by rollouts.",
+    r"π_old": r"$π_\text{old}$ is the probability of the token when it was sampled.",
+    r"A = r − mean": "$r$ is the reward of the response, and the mean is that of its group.",
+    r"Σ L r": "$r$ and $L$ are reward and length of a response, and the sums run over its group.",
+    r"Φ": "$Φ$ is the difficulty weight.",
     r"group advantage": "The group advantage is the reward minus the group's mean, divided by its standard deviation.",
 }
+FUNCTIONS = {name: rf"\{name}" for name in ("exp", "log", "min")} | {
+    name: rf"\operatorname{{{name}}}" for name in ("clip", "sg", "sgn")
+}
+SIGNS = {"Σ": r"\sum", "−": "-", "ᵀ": "^T", "≤": r" \le ", "≥": r" \ge ", "·": r"\cdot", "_old": r"_\text{old}"}
 # what a knob does; where it depends on the algorithm or the value, by that, and "" for all others
 MEANINGS: dict[str, str | dict[str, str]] = {
-    "credit": "The object of this algorithm. It cannot be replaced.",
     "baseline": "What is subtracted from the reward: the group's mean (`group`), or OPO's (`optimal`).",
     "behavior_logps": "π_old with vLLM: by a forward pass (`recomputed`), or the engine's own (`sampler`).",
     "certain_tolerance": "No rollouts if the rest of the response has a probability of 1 minus this, or more.",
@@ -75,7 +81,7 @@ MEANINGS: dict[str, str | dict[str, str]] = {
     "distillation_ratio_max": "A larger ratio ρ counts as this one.",
     "distillation_student": "d compares the teacher with the `current` policy, or the one that sampled (`old`).",
     "distillation_weight": "Share of this loss. The rest is the policy loss.",
-    "dull_kl": "Groups without [signal](../glossary.md) `keep` or `drop` their KL term.",
+    "dull_kl": "Groups without [signal](glossary.md) `keep` or `drop` their KL term.",
     "evidence_clip": "The factor of the teacher is clipped to 1 ± this, before μ.",
     "evidence_negative_only": "If true, responses with a positive advantage keep it.",
     "evidence_share": "μ at the start of the run. With 0 it is GRPO.",
@@ -85,7 +91,7 @@ MEANINGS: dict[str, str | dict[str, str]] = {
     "future_safety_ratio": "Tokens with a negative advantage and a larger ratio get no factor above 1.",
     "future_half_life": "The change of a token this far ahead counts half. In tokens.",
     "gamma": "γ. The trace decays by γλ per token.",
-    "groups": "Groups without [signal](../glossary.md) stay in the batch.",
+    "groups": "Groups without [signal](glossary.md) stay in the batch.",
     "importance": {
         "GRPO": "W is the log-ratio of each token.",
         "GSPO": "W is the mean log-ratio of the response.",
@@ -162,49 +168,61 @@ SHORT = {
 }
 
 
-def page(name: str, results: dict[str, Any]) -> str:
-    """The page of an algorithm, as Markdown."""
+def section(name: str, results: dict[str, Any]) -> str:
+    """The section of an algorithm, as Markdown. Its headings are below the page's own one for it."""
     preset = PRESETS[name]
     base = preset.config.__name__.removesuffix("Config")
     paper, texts = preset.paper, texts_of(preset)
     facts = [
         ["Use it when", texts.use_when],
         ["Costs", texts.cost + (" (for responses of 1,024 tokens)" if "times" in texts.cost else "")],
-        ["Classes", f"`{base}Trainer`, [`{base}Config`](../api/configurations.md)"],
+        ["Run it", f"`trl-credit train --algo {name}`, or `{base}Trainer` with `{base}Config` in Python"],
         ["Paper", f"[{paper['title']}](https://arxiv.org/abs/{paper['id']})"],
     ]
-    return "\n".join(
+    page, anchor = page_of(name)
+    level = "###" if anchor else "##"
+    text = "\n".join(
         [
-            f"# {preset.name}\n",
             f"{texts.idea}\n",
             table(["In short", ""], facts, texts=2),
-            f"```bash\ntrl-credit train --algo {name}\n```\n",
-            f"```python\nfrom trl_credit import {base}Config, {base}Trainer\n\nargs = {base}Config("
-            f'output_dir="{name}")\n# then: {base}Trainer(model=…, reward_funcs=…, args=args, train_dataset=…)\n```\n',
-            f"## Formula\n\n```text\n{_formula(preset)}\n```\n",
+            f"{level} Formula\n\n{tex(preset.formula)}\n",
             f"{_legend(preset)}\n",
-            f"## Knobs that matter\n\n{_knobs(preset)}",
-            f"You can change {'these' if preset.config.credit is None else 'the other'} knobs, and combine them with "
-            "most knobs of other algorithms.\nSome combinations are [refused](../compose.md#what-is-refused). "
-            "[All knobs](../knobs.md).\n",
-            *(_measured(name, results) if name in results["runs"] else []),
-            f"## Citation\n\n```bibtex\n{paper['citation']}\n```\n",
+            f"{level} Knobs\n\n{_knobs(preset)}",
+            *([f"{level} On the embedded task\n\n{_measured(name, results)}"] if name in results["runs"] else []),
         ]
     )
 
+    def link(match: re.Match[str]) -> str:
+        return f"]({PurePath(os.path.relpath(ROOT / 'docs' / match[1], page.parent)).as_posix()}"
 
-def _measured(name: str, results: dict[str, Any]) -> list[str]:
-    """The sections of its run."""
-    return [
-        f"## Cost\n\n{_cost(name, results)}",
-        f"## Reward on the embedded task\n\n{_curve(name, results)}\n",
-        f"## Where the credit goes\n\n{_credit(name, results)}\n",
-    ]
+    return re.sub(r"\]\(([\w/]+\.(?:md|png))", link, text)
 
 
-def _formula(preset: Preset) -> str:
-    """W, A and M, each on a line."""
-    return preset.formula.replace(", A = ", "\nA = ").replace(", M = ", "\nM = ")
+def tex(formula: str) -> str:
+    """W, A and M, each on a line of a displayed formula."""
+    lines = (_tex(line).replace(" = ", " &= ", 1) for line in re.split(r", (?=[AM] = )", formula))
+    return "$$\n\\begin{aligned}\n" + " \\\\\n".join(lines) + "\n\\end{aligned}\n$$"
+
+
+def _tex(line: str) -> str:
+    """A line of a formula in TeX, where words of several letters are text."""
+
+    def words(match: re.Match[str]) -> str:
+        before, text, after = match.groups()
+        if {*text.split()} <= FUNCTIONS.keys():
+            return before + " ".join(FUNCTIONS[name] for name in text.split()) + after
+        in_front = before and re.search(r"[\w)|]$", line[: match.start()])
+        behind = after and re.match(r"[\w(-]", line[match.end() :])
+        opened = rf"\text{{{before}" if in_front else rf"{before}\text{{"
+        return f"{opened}{text}" + (f"{after}}}" if behind else f"}}{after}")
+
+    line = re.sub("|".join(SIGNS), lambda match: SIGNS[match[0]], line)
+    return re.sub(r"( ?)(?<![\\{A-Za-z])\b([A-Za-z']{2,}(?: (?:a|[A-Za-z']{2,}))*)\b( ?)", words, line)
+
+
+def _measured(name: str, results: dict[str, Any]) -> str:
+    """Costs, curve and credit of its run."""
+    return f"{_cost(name, results)} {_curve(name, results)}\n\n{_credit(name, results)}\n"
 
 
 def _legend(preset: Preset) -> str:
@@ -212,7 +230,7 @@ def _legend(preset: Preset) -> str:
     meanings = [text for pattern, text in LEGEND.items() if re.search(pattern, preset.formula)]
     if LEGEND["ℓ°|ℓᵀ"] in meanings and LEGEND["ℓ − sg"] in meanings:
         meanings.remove(LEGEND["ℓ − sg"])
-    first = "W is the log importance weight, A the advantage and M the mask ([glossary](../glossary.md))."
+    first = "$W$ is the log importance weight, $A$ the advantage and $M$ the mask ([glossary](glossary.md))."
     return "\n".join([first, *meanings])
 
 
@@ -231,31 +249,26 @@ def _knobs(preset: Preset) -> str:
     """The settings in which a preset differs from GRPO's, with those that act only beside them."""
     grpo, own = _settings(PRESETS["grpo"]), _settings(preset)
     names = [name for name in own if preset.name == "GRPO" or own[name] != grpo.get(name)]
+    names = [
+        name for name in names if name != "credit" and (preset.name != "GRPO" or own[name] not in ("none", "false"))
+    ]
     helps = dict.fromkeys(own, "")
     for config in (CreditConfig, preset.config):  # a preset's own value of a knob has no help
         helps |= {field.name: field.metadata["help"] for field in fields(config) if "help" in field.metadata}
-    shown = own | ({"credit": preset.config.credit} if "credit" in names else {})  # no digest
-    rows = [[f"`{name}`", f"`{shown[name]}`", _meaning(preset, name, own[name], helps[name])] for name in names]
+    rows = [[f"`{name}`", f"`{own[name]}`", _meaning(preset, name, own[name], helps[name])] for name in names]
     cells = [[cell.replace("|", "\\|").replace("\n", "\\n") for cell in row] for row in rows]
     return table(["knob", "here", "meaning"], cells, texts=3)
 
 
 def _cost(name: str, results: dict[str, Any]) -> str:
-    grpo, at_1024 = _mean(results, "grpo"), texts_of(PRESETS[name]).cost
-    rows = []
-    for kind, what in (("prompts", "prompts"), ("generated", "generated tokens"), ("trained", "trained tokens")):
-        own = _mean(results, name)[kind]
-        rows.append([what, f"{own:,.0f}", f"{own / grpo[kind]:.2f}"])
-    head = ["200 updates of 64 rows", PRESETS[name].name, "GRPO = 1"]
-    text = "Generated tokens are all that the policy wrote. Trained tokens are those in the policy term of the loss.\n"
-    if "times" in at_1024:
-        text += f"Responses have about 36 tokens here. **At 1,024 tokens it costs {at_1024}.**\n"
-        text += f"This run has segments for the short responses: {SHORT[name]}.\n"
-    elif name != "grpo":
-        text += f"Responses have about 36 tokens here. At 1,024 tokens: {at_1024}.\n"
-    if float(rows[0][2]) < 1.0:
-        text += "It makes several updates of each batch, so the same number of updates takes fewer prompts.\n"
-    return f"{table(head, rows)}\n{text}[Cost and sizes](../scaling.md#what-each-algorithm-costs) has other sizes.\n"
+    own, grpo = _mean(results, name), _mean(results, "grpo")
+    counts = (
+        f"{own[kind]:,.0f} {what}"
+        + (f" ({ratio:.2f} × GRPO's)" if abs((ratio := own[kind] / grpo[kind]) - 1) > 0.02 else "")
+        for kind, what in (("prompts", "prompts"), ("generated", "generated tokens"), ("trained", "trained tokens"))
+    )
+    text = "200 updates of 64 rows took {}, {} and {}.".format(*counts)
+    return text + (f" Segments are short, as are the responses: {SHORT[name]}." if name in SHORT else "")
 
 
 def _mean(results: dict[str, Any], name: str) -> dict[str, float]:
@@ -265,70 +278,46 @@ def _mean(results: dict[str, Any], name: str) -> dict[str, float]:
 
 def _curve(name: str, results: dict[str, Any]) -> str:
     own, grpo = _mean(results, name)["end"], _mean(results, "grpo")["end"]
-    reached = f"The mean reward of the last 20 updates is {own:.2f}"
-    against = "." if name == "grpo" else f", and {grpo:.2f} with GRPO."
+    against = "." if name == "grpo" else f" ({grpo:.2f} with GRPO)."
     return (
-        f"![Reward of {PRESETS[name].name} over 200 updates]({name}_reward.png)\n\n"
-        f"{reached}{against} This is one run of each, with seed {results['runs'][name][0]['seed']} and a learning "
-        "rate of 1e-4 that was not tuned.\nOne run shows that it learns, not that it is better or worse: "
-        "[Which algorithm?](../which.md) has the comparisons."
+        f"The mean reward of the last 20 is {own:.2f}{against} This is one run at an untuned rate "
+        "([comparisons](which.md)).\n\n"
+        f"![Mean reward of {PRESETS[name].name} and of GRPO over 200 updates](algorithms/{name}_reward.png)"
     )
 
 
 def _credit(name: str, results: dict[str, Any]) -> str:
-    picture = f"![The credit of each token under {PRESETS[name].name}]({name}_credit.png)\n\n"
+    shown = f"![The credit of each token of a response under {PRESETS[name].name}](algorithms/{name}_credit.png)\n\n"
+    hatched = " Hatched tokens are not in the policy term." if PRESETS[name].config.token_mask != "none" else ""
+    colours = f"Blue tokens become more probable, orange ones less.{hatched}"
     if name not in results["credit"]:
-        return (
-            f"{picture}A training row of update 20: the last part of a response in the tree. V is the estimated value "
-            "before and after it.\nBlue tokens become more probable, orange ones less. Hatched tokens are not in the "
-            "policy term.\n"
-            "[The viewer](../viewer.md) shows this for your own runs."
-        )
+        return f"{shown}{colours} V is the estimated value before and after the last part of a response in the tree."
     share, grpo = results["credit"][name], results["credit"]["grpo"]
     both = f"{share['on_entropy']:.0%} of the credit lies on the fifth of the tokens with the highest entropy"
     both += "" if name == "grpo" else f" (GRPO: {grpo['on_entropy']:.0%})"
-    zero = f"{share['none']:.0%} of the tokens have no credit" if share["none"] else "every token has credit"
+    zero = f", and {share['none']:.0%} of the tokens have none" if share["none"] else ""
     if name == "clip_cov" and not share["none"]:
-        zero = "less than 0.1% of the tokens have no credit (of 2,300 tokens Clip-Cov takes at most one)"
-    hatched = " Hatched tokens are not in the policy term." if PRESETS[name].config.token_mask != "none" else ""
-    return (
-        f"{picture}The embedded model was trained by 20 updates of GRPO. The colours are the credit that "
-        f"{PRESETS[name].name} gives to one response of that model. Blue tokens become more probable, orange ones less."
-        f"{hatched}\nOver {results['responses']} responses {both}, and {zero}.\n"
-        "[The viewer](../viewer.md) shows this for your own runs, and [`trl-credit explain`](../explain.md) for any "
-        "responses."
-    )
+        zero = ", and less than 0.1% of the tokens have none (of 2,300 tokens Clip-Cov takes at most one)"
+    return f"{shown}{colours} Over {results['responses']} responses {both}{zero}."
 
 
-def index(results: dict[str, Any]) -> str:
-    """The overview of all algorithms."""
-    grpo = _mean(results, "grpo")
+def tables() -> dict[Path, dict[str, str]]:
+    """The sections of each page, by algorithm, and the overview of all."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    of_page: dict[Path, dict[str, str]] = {WHICH: {"algorithms": overview()}}
+    for name in PRESETS:
+        of_page.setdefault(page_of(name)[0], {})[name] = section(name, results)
+    return of_page
+
+
+def overview() -> str:
+    """What each algorithm does, with a link to its page."""
     rows = []
     for name, preset in PRESETS.items():
-        own = _mean(results, name) if name in results["runs"] else None
-        ratio = [f"{own[kind] / grpo[kind]:.2f}" if own else "" for kind in ("prompts", "generated", "trained")]
-        texts = texts_of(preset)
-        long = re.match(r"(\d+) times", texts.cost)
-        ratio.append(long[1] if long else "1")
-        rows.append([f"[{preset.name}]({name}.md)", f"`{name}`", preset.summary, texts.use_when, *ratio])
-    head = ["algorithm", "`--algo`", "what it does", "use it when", "prompts", "generated", "trained"]
-    head.append("generated at 1,024")
-    return (
-        "# Algorithms\n\nEach algorithm is a published setting of the same [knobs](../knobs.md). "
-        "[Which algorithm?](../which.md) helps to choose.\n\n"
-        "The last four columns are multiples of GRPO's. Three are prompts, generated and trained tokens of 200 "
-        "updates on the embedded task ([runs](../results/algorithms.json)). Most of its responses have 36 tokens.\nThe "
-        "last one is generated tokens for responses of 1,024 tokens, as `trl-credit plan` computes them "
-        "([cost](../scaling.md#what-each-algorithm-costs)).\n\n"
-        f"{table(head, rows, texts=4)}"
-    )
-
-
-def pages() -> dict[Path, str]:
-    """Every page with its text."""
-    results = json.loads(RESULTS.read_text(encoding="utf-8"))
-    texts = {PAGES / f"{name}.md": page(name, results) for name in PRESETS}
-    return {PAGES / "index.md": index(results), **texts}
+        page, anchor = page_of(name)
+        target = page.relative_to(ROOT / "docs").as_posix() + (f"#{anchor}" if anchor else "")
+        rows.append([f"[{preset.name}]({target})", f"`{name}`", preset.summary, texts_of(preset).use_when])
+    return table(["algorithm", "`--algo`", "what it does", "use it when"], rows, texts=4)
 
 
 def main() -> None:
@@ -338,9 +327,9 @@ def main() -> None:
     if runs is not None:
         from algorithm_pictures import measure
 
-        write_atomically(RESULTS, json.dumps(measure(runs, PAGES), indent=1, ensure_ascii=False) + "\n")
-    for path, text in pages().items():
-        write_atomically(path, text)
+        write_atomically(RESULTS, json.dumps(measure(runs, PICTURES), indent=1, ensure_ascii=False) + "\n")
+    for path, of_page in tables().items():
+        write(path, of_page)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,31 @@ def texts_of(preset: Preset) -> Texts:
     return Texts(*(" ".join(part.split()) for part in parts.groups()))
 
 
+# algorithm → its page and heading in docs, where that is not a page of its own in docs/algorithms
+SHARED_PAGES = {
+    "dr_grpo": ("algorithms/dr_grpo.md", "dr-grpo"),
+    "opo": ("algorithms/dr_grpo.md", "opo"),
+    "p_trace": ("algorithms/s_trace.md", "p-trace"),
+    "s_trace": ("algorithms/s_trace.md", "s-trace"),
+    "gspo": ("algorithms/gspo.md", "gspo"),
+    "gspo_token": ("algorithms/gspo.md", "gspo-token"),
+    "clip_cov": ("algorithms/clip_cov.md", "clip-cov"),
+    "kl_cov": ("algorithms/clip_cov.md", "kl-cov"),
+    "spo_chain": ("segments.md", "spo-chain"),
+    "spo_tree": ("segments.md", "spo-tree"),
+    "vine_ppo": ("segments.md", "vineppo"),
+    "opd": ("teacher.md", "opd"),
+    "rlsd": ("teacher.md", "rlsd"),
+    "sdpo": ("teacher.md", "sdpo"),
+}
+
+
+def page_of(algorithm: str) -> tuple[Path, str]:
+    """The page of an algorithm, and the anchor of its heading there, "" if the page is its own."""
+    name, anchor = SHARED_PAGES.get(algorithm, (f"algorithms/{algorithm}.md", ""))
+    return ROOT / "docs" / name, anchor
+
+
 def table(head: list[str], rows: list[list[str]], *, texts: int = 1) -> str:
     """Markdown; the first `texts` columns are text, the others are numbers."""
     lines = [head, ["---"] * texts + ["--:"] * (len(head) - texts), *rows]
@@ -43,18 +68,22 @@ def table(head: list[str], rows: list[list[str]], *, texts: int = 1) -> str:
 
 
 def filled(page: str, tables: Mapping[str, str]) -> str:
-    """The page with every table made anew. Raises `KeyError` if the page names one that does not exist."""
-    return _BETWEEN.sub(lambda match: match[1] + tables[match[2]], page)
+    """The page with these tables made anew."""
+    return _BETWEEN.sub(lambda match: match[1] + tables[match[2]] if match[2] in tables else match[0], page)
+
+
+def places(page: str) -> list[str]:
+    """The names of the tables for which a page has a place."""
+    return [name for _, name in _BETWEEN.findall(page)]
 
 
 def write(path: Path, tables: Mapping[str, str]) -> None:
     """Puts the tables into the page.
 
     Raises:
-        ValueError: the page has no place for a table, or names one that does not exist.
+        ValueError: the page has no place, or several, for one of them.
     """
     page = path.read_text(encoding="utf-8")
-    places = [name for _, name in _BETWEEN.findall(page)]
-    if sorted(places) != sorted(tables):
-        raise ValueError(f"{path.name} must have a place for each of {', '.join(tables)}; it has {', '.join(places)}")
+    if wrong := [name for name in tables if places(page).count(name) != 1]:
+        raise ValueError(f"{path.name} must have one place for each of: {', '.join(wrong)}")
     write_atomically(path, filled(page, tables))

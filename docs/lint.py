@@ -361,10 +361,10 @@ def one_version_one_date_one_address() -> Problems:
     days = [date.fromisoformat(day) for _, day in releases]
     if days[0] != citation["date-released"] or days != sorted(days, reverse=True):
         yield "CHANGELOG.md: its dates are not in order, or the first is not that of CITATION.cff"
-    address = project["urls"]["Repository"].partition("://")[2]
-    search = subprocess.run(["git", "grep", "-lF", address], cwd=ROOT, capture_output=True, text=True)
-    if search.stdout.split() not in (["pyproject.toml"], []):
-        yield f"the project's address is in other files than pyproject.toml: {' '.join(search.stdout.split())}"
+    if address := project.get("urls", {}).get("Repository", "").partition("://")[2]:
+        search = subprocess.run(["git", "grep", "-lF", address], cwd=ROOT, capture_output=True, text=True)
+        if search.stdout.split() not in (["pyproject.toml"], []):
+            yield f"the project's address is in other files than pyproject.toml: {' '.join(search.stdout.split())}"
     tables, _, evidence = text("docs/other_libraries.md").partition("## Evidence")
     listed = {int(number) for number in re.findall(r"^(\d+)\. ", evidence, re.MULTILINE)}
     if {int(number) for number in re.findall(r"\[(\d+)\]", tables)} != listed:

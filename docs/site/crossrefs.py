@@ -8,14 +8,14 @@ from markdown.extensions import Extension
 from markdown.preprocessors import Preprocessor
 
 
-API = Path(__file__).resolve().parents[1] / "api"
+API = Path(__file__).resolve().parents[1] / "api.md"
 REFERENCE = re.compile(r"\[`~?([\w.]+)`\](?![\[(])")
 
 
 def documented() -> dict[str, str]:
-    """The last part of each name on the API pages, with the whole name."""
-    pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted(API.glob("*.md")))
-    return {name.rpartition(".")[2]: name for name in re.findall(r"^::: (\S+)", pages, re.MULTILINE)}
+    """The last part of each name on the API page, with the whole name."""
+    names = re.findall(r"^::: (\S+)", API.read_text(encoding="utf-8"), re.MULTILINE)
+    return {name.rpartition(".")[2]: name for name in names}
 
 
 class CrossReferences(Preprocessor):

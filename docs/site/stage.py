@@ -1,7 +1,7 @@
 """Copies `docs/` to `build/docs`, where the site is built from: `python docs/site/stage.py`, called by `build.sh`.
 
-The notebooks become pages beside them. A link to a file that is no page of the site becomes a link to the repository.
-Nothing else changes.
+The notebooks become pages beside them, and KaTeX goes along, which sets the formulas. A link to a file that is no page
+of the site becomes a link to the repository, or its words where the project has no address. Nothing else changes.
 """
 
 import os
@@ -19,10 +19,10 @@ NOTEBOOKS = ROOT / "examples" / "notebooks"
 LINK = re.compile(r"(!?)(\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 
 
-def address() -> str:
-    """Where the repository is: `Repository` of `[project.urls]`."""
+def address() -> str | None:
+    """Where the repository is: `Repository` of `[project.urls]`, or `None` while the project has no address."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return project["urls"]["Repository"].rstrip("/")
+    return project.get("urls", {}).get("Repository")
 
 
 def place(file: Path) -> PurePath | None:
@@ -32,7 +32,7 @@ def place(file: Path) -> PurePath | None:
     return PurePath("notebooks", f"{file.stem}.md") if file.parent == NOTEBOOKS and file.suffix == ".ipynb" else None
 
 
-def rewritten(text: str, page: Path, repository: str) -> str:
+def rewritten(text: str, page: Path, repository: str | None) -> str:
     """The text of a page or notebook of the site. Raises `ValueError` for a link to a file that is not there."""
     home = place(page)
     if home is None:
@@ -48,8 +48,10 @@ def rewritten(text: str, page: Path, repository: str) -> str:
         if (goal := place(file)) is not None:
             there = PurePath(os.path.relpath(goal, home.parent)).as_posix()
             return f"{picture}{words}({there}{anchor or ''})"
+        if repository is None:
+            return words[1:-1]
         view = "raw" if picture else "tree" if file.is_dir() else "blob"
-        return f"{picture}{words}({repository}/{view}/main/{file.relative_to(ROOT).as_posix()}{anchor or ''})"
+        return f"{picture}{words}({repository.rstrip('/')}/{view}/main/{file.relative_to(ROOT).as_posix()}{anchor or ''})"
 
     return LINK.sub(link, text)
 
@@ -58,6 +60,7 @@ def stage(target: Path) -> None:
     """Writes the pages, pictures and notebooks, rewritten, into the folder `target`."""
     shutil.rmtree(target, ignore_errors=True)
     repository = address()
+    shutil.copytree(DOCS / "site" / "katex", target / "katex")
     for file in sorted(DOCS.rglob("*")):
         if file.suffix not in (".md", ".png"):
             continue

@@ -5,6 +5,7 @@ import re
 import pytest
 from scripts import ROOT
 
+from trl_credit import ALGORITHMS
 from trl_credit.cli.help import pages
 
 
@@ -14,12 +15,13 @@ PACKAGE = ROOT / "trl_credit"
 def test_the_pages_are_listed_and_printed(command_said):
     code, listed, _ = command_said("help")
     files = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "algorithms").glob("*.md")]
-    assert code == 0 and {path.stem for path in files} - {"index"} == {*pages()}
+    assert code == 0 and {path.stem for path in files} - {"index"} | {*ALGORITHMS} == {*pages()}
     for topic in pages():
         assert re.search(rf"^  {topic} +\S", listed, re.MULTILINE)
         code, page, _ = command_said("help", topic)
         assert code == 0 and page.startswith("# ")
         assert not re.search(r"\]\((?!https://)", page), "a link that leads nowhere outside of a checkout"
+        assert "<!--" not in page and (topic not in ALGORITHMS or f"--algo {topic}`" in page)
 
 
 @pytest.mark.parametrize(

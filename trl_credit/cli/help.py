@@ -4,11 +4,13 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+from .. import STEMS
 from ..settings.parser import OneLineParser
 from ..support.errors import choose, did_you_mean
 from ..support.packaged import packaged_folder
 
 
+_PLACE = re.compile(r"<!-- table: (\w+) -->")  # of the section of an algorithm, or of another table
 _HELP = """\
 Prints a page of the documentation.
 
@@ -40,16 +42,20 @@ def main(argv: list[str]) -> int:
 
 
 def pages() -> dict[str, Path]:
-    """The pages by name: those of the folder `docs`, and one of each algorithm."""
+    """The pages by name: those of the folder `docs`, and one for each algorithm, which may have several."""
     folder = packaged_folder("docs")
-    return {path.stem: path for path in [*folder.glob("*.md"), *folder.glob("algorithms/*.md")] if path.stem != "index"}
+    known = {
+        path.stem: path for path in [*folder.glob("*.md"), *folder.glob("algorithms/*.md")] if path.stem != "index"
+    }
+    sections = {name: path for path in known.values() for name in _PLACE.findall(path.read_text(encoding="utf-8"))}
+    return {name: path for name, path in sections.items() if name in STEMS} | known
 
 
 def text_of(topic: str) -> str:
     """A page as Markdown, whose links to other pages say how to read them, and which has no pictures."""
     known = pages()
     text = known[topic].read_text(encoding="utf-8")
-    text = re.sub(r"!\[([^\]]*)\]\([^)]+\)", "", text)
+    text = re.sub(r"!\[([^\]]*)\]\([^)]+\)|<!-- .* -->\n", "", text)
     page = rf"\[([^\]]*)\]\((?:\.\./|algorithms/)?({'|'.join(known)})\.md[^)]*\)"
     text = re.sub(page, r"\1 (`trl-credit help \2`)", text)
     return re.sub(r"\[([^\]]*)\]\((?![a-z]+:)[^)\s]+\)", r"\1", text)

@@ -23,7 +23,7 @@ from ..lab.evaluation import PROTOCOLS, EvaluationCallback, forget_after
 from ..lab.viewer.trackers import CreditPageCallback, has_tracker
 from ..rewards import accuracy_reward, check_answers, default_reward, resolve_reward
 from ..rewards.signature import required_parameters
-from ..runs.checkpoints import checkpoint_step, find_last, is_complete
+from ..runs.checkpoints import checkpoint_step, find_last, is_complete, last_checkpoint
 from ..runs.resumable import check_amount
 from ..settings.arguments import DEMO, Choices, parse_arguments, with_source
 from ..support.adapters import tokenizer_source
@@ -224,7 +224,9 @@ def save_results(run: GracefulExit) -> None:
         return
     run.save_model()
     if run.trainer.accelerator.is_main_process:
-        print(f"\n{'checkpoint':<14}{short_path(run.folder)}")
+        print(f"\n{'model':<14}{short_path(run.folder)}")
+        if last := last_checkpoint(run.folder):
+            print(f"{'checkpoint':<14}{short_path(last)}")
         run.trainer.results.show()
 
 
