@@ -1,4 +1,4 @@
-"""Runs of the real trainer on `demo_hum`, the embedded task with loose filler, for docs/results/hum.md.
+"""Runs of the real trainer on `demo_hum`, the embedded task with loose filler, for docs/results/demos.md.
 
 python benchmarks/hum.py run [--jobs 2]    # the runs that docs/results/hum/runs.jsonl lacks, five core-hours for all
 python benchmarks/hum.py check s_trace     # a line of the page anew: its runs and GRPO's, 12 minutes on two cores
@@ -174,7 +174,7 @@ def check(entry: str | None, *, jobs: int) -> None:
         raise SystemExit("error: a difference lies outside of the file's interval")
 
 
-# Differences from GRPO, and the tables of docs/results/hum.md that show them
+# Differences from GRPO, and the tables of docs/results/demos.md that show them
 
 
 SINGLE = tuple(name for name, entry in ENTRIES.items() if entry.baseline == "grpo" and name != "grpo")

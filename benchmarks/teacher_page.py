@@ -1,7 +1,8 @@
-"""The tables of docs/results/teacher.md, from the runs and audits of the commands on that page.
+"""The tables of docs/results/demos.md on teachers, from the runs and audits of the commands on that page.
 
 python benchmarks/teacher_page.py keep FOLDER    # takes over FOLDER/compare/TASK and FOLDER/audit/TASK
-python benchmarks/teacher_page.py                # writes the tables from docs/results/teacher
+
+Then `python benchmarks/which.py` writes the tables.
 """
 
 import argparse
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pages import RESULTS, table, write
+from pages import RESULTS, table
 
 from trl_credit.lab.statistics import TTest, holm, paired_t
 from trl_credit.support.files import read_json, write_atomically
@@ -114,16 +115,17 @@ def shares_table() -> str:
     return table([*head, "last, right", "last, wrong"], rows)
 
 
+def tables() -> dict[str, str]:
+    """The tables by name."""
+    return {"runs": runs_table(), "audits": audit_table(), "shares": shares_table()}
+
+
 def main() -> None:
     """Runs the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("keep", "tables"), default="tables")
-    parser.add_argument("folder", nargs="?", type=Path)
-    args = parser.parse_args()
-    if args.what == "keep":
-        keep(args.folder)
-    tables = {"runs": runs_table(), "audits": audit_table(), "shares": shares_table()}
-    write(RESULTS / "teacher.md", tables)
+    parser.add_argument("what", choices=("keep",))
+    parser.add_argument("folder", type=Path)
+    keep(parser.parse_args().folder)
 
 
 if __name__ == "__main__":

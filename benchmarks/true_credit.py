@@ -1,4 +1,5 @@
-"""Credit against the truth, and what runs learned with it, for docs/results/true_credit.md.
+"""Credit against the truth, and what runs learned with it, for docs/results/true_credit.md. All tables are in
+benchmarks/results/true_credit_tables.md, and the page has some of them.
 
 python benchmarks/true_credit.py audit demo                   # a part, such as demo_hum, demo_agent, sums_50, worked
 python benchmarks/true_credit.py audit sums --model FOLDER    # parts of a language model need one; then any flag
@@ -6,7 +7,7 @@ python benchmarks/true_credit.py cost                         # tokens that chai
 python benchmarks/true_credit.py learn                        # the runs on demo_agent that the raw data lack
 python benchmarks/true_credit.py learn --model FOLDER         # those on sums
 python benchmarks/true_credit.py projection                   # whole gradients against their projections
-python benchmarks/true_credit.py tables                       # the page's tables, from the raw data, without a model
+python benchmarks/true_credit.py tables                       # all tables, from the raw data, without a model
 """
 
 import argparse
@@ -23,11 +24,11 @@ import hum
 import numpy as np
 import pandas as pd
 from audited_runs import AGENT, FOLDER, SUMS, AuditedRuns
-from fork_bed.algorithms import ALGORITHMS
 from fork_bed.analysis import verdicts
+from fork_bed.progress import COMPARED
 from fork_bed.store import read as read_forks
 from forks import STORE
-from pages import RESULTS, table, write
+from pages import RESULTS, ROOT, table, write
 from scipy.stats import spearmanr
 from sums import write_sums, write_worked_sums
 
@@ -42,6 +43,9 @@ from trl_credit.lab.explain.measure import measured
 
 
 HERE = Path(__file__).resolve().parent
+PAGE = RESULTS / "true_credit.md"
+ALL_TABLES = ROOT / "benchmarks" / "results" / "true_credit_tables.md"
+OF_PAGE = ("predicted", "learning", "learning_agent")  # of all tables
 SINGLE = (
     "grpo",
     "s_trace",
@@ -206,10 +210,11 @@ def predicted_table() -> str:
                 cells.append(rank([scores[n][measure]["value"] for n in known], [difference[n] for n in known]))
             rows.append([what, str(len(names)), *cells])
     forks = read_forks(STORE)
-    for setting, column in {"A": 1, "C": 2, "E": 4}.items():
+    for setting in "ACE":
+        progress = forks["units"][f"progress/{setting}"]
         for what, tuned in (("rate 0.02", False), ("tuned", True)):
-            learned_there = {ALGORITHMS[name].label: v for name, v in verdicts(forks, setting, tuned=tuned).items()}
-            pairs = [(float(row[column]), learned_there[row[0]].test.value) for row in progress_rows()]
+            learned_there = verdicts(forks, setting, tuned=tuned)
+            pairs = [(np.mean(progress[name]), learned_there[name].test.value) for name in COMPARED]
             rows.append([f"testbed {setting}, {what}", str(len(pairs)), rank(*zip(*pairs, strict=True)), "–"])
     return table(["runs", "algorithms", "rank correlation with progress", "with aim"], rows)
 
@@ -217,13 +222,6 @@ def predicted_table() -> str:
 def rank(first: Sequence[float], second: Sequence[float]) -> str:
     """Spearman's rank correlation."""
     return f"{spearmanr(first, second).statistic:.2f}".replace("-", "−")
-
-
-def progress_rows() -> list[list[str]]:
-    """The rows of docs/results/forks.md on what one update is worth: algorithm, A, C, C with sure forks, E."""
-    text = (RESULTS / "forks.md").read_text(encoding="utf-8")
-    lines = text.partition("<!-- table: progress -->\n")[2].partition("<!-- /table -->")[0].splitlines()[2:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
 def coverage_table() -> str:
@@ -291,16 +289,17 @@ def measured_tokens(part: str) -> pd.DataFrame:
     return pd.read_parquet(FOLDER / part / "tokens.parquet")
 
 
-def page_tables() -> dict[str, str]:
-    """The tables of the page by name."""
+def page_tables() -> dict[Path, dict[str, str]]:
+    """The tables of the page and of the file that has all of them, by name."""
     tables = {part: audit_table(part) for part in done()}
-    return tables | {
+    tables |= {
         "cost": cost_table(),
         "learning": learning_table(SUMS),
         "learning_agent": learning_table(AGENT),
         "predicted": predicted_table(),
         "coverage": coverage_table(),
     }
+    return {PAGE: {name: tables[name] for name in OF_PAGE}, ALL_TABLES: tables}
 
 
 def projection() -> None:
@@ -363,7 +362,8 @@ def main() -> None:
     elif args.what == "projection":
         projection()
     else:
-        write(RESULTS / "true_credit.md", page_tables())
+        for path, tables in page_tables().items():
+            write(path, tables)
 
 
 if __name__ == "__main__":

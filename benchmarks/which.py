@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import hum
 import numpy as np
+import teacher_page
 from fork_bed.algorithms import ALGORITHMS
 from fork_bed.analysis import UNTUNED, Verdict, best_rate, verdicts
 from fork_bed.bed import SETTINGS
@@ -193,26 +194,35 @@ def parts_factorial(results: dict[str, Any]) -> str:
     return hum.factorial_table({"`demo`": scores_of})
 
 
+def demos_pages(runs: hum.Runs) -> dict[Path, dict[str, str]]:
+    """The tables of the page on the embedded tasks, and of the file that has all of them."""
+    results, parts = load("embedded/results.json"), load("embedded/parts.json")
+    tables = {
+        "embedded": embedded_table(results),
+        "parts": parts_table(parts),
+        "parts_factorial": parts_factorial(parts),
+        "hum": lines_table(hum_lines(runs), "area minus GRPO's, `demo_hum`"),
+        "factorial": hum.hum_factorial(runs),
+        "hum_stages": hum.stages_table(runs),
+        "hum_tokens": hum.rollouts_table(runs),
+        "hum_rates": hum.rates_table(runs),
+        **teacher_page.tables(),
+    }
+    of_page = ("parts_factorial", "factorial", "hum_tokens", "runs")
+    return {
+        RESULTS / "demos.md": {name: tables[name] for name in of_page},
+        ROOT / "benchmarks" / "results" / "demos_tables.md": tables,
+    }
+
+
 def page_tables() -> dict[Path, dict[str, str]]:
     """The tables of each page, by name."""
     forks, runs = read_forks(RESULTS / "forks" / "results.json"), hum.read()
-    parts = load("embedded/parts.json")
     situations = {name: lines_table(bed_lines(forks, name), f"area minus GRPO's, {_where(name)}") for name in BED}
     return {
         PAGE: {"shares": shares_table(forks), "map": map_table(forks, runs), "power": power_table(forks, runs)},
         RESULTS / "which.md": situations | {"tokens": tokens_table(forks), "crossing": crossing_table(forks)},
-        RESULTS / "hum.md": {
-            "hum": lines_table(hum_lines(runs), "area minus GRPO's, `demo_hum`"),
-            "factorial": hum.hum_factorial(runs),
-            "hum_stages": hum.stages_table(runs),
-            "hum_tokens": hum.rollouts_table(runs),
-            "hum_rates": hum.rates_table(runs),
-        },
-        RESULTS / "embedded.md": {
-            "embedded": embedded_table(load("embedded/results.json")),
-            "parts": parts_table(parts),
-            "parts_factorial": parts_factorial(parts),
-        },
+        **demos_pages(runs),
     }
 
 

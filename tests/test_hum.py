@@ -1,4 +1,4 @@
-"""The runs of the trainer on `demo_hum`: what they differ in, and how docs/results/hum.md scores them."""
+"""The runs of the trainer on `demo_hum`: what they differ in, and how docs/results/demos.md scores them."""
 
 import dataclasses
 
