@@ -16,7 +16,7 @@ from typing import Any
 
 from options import TASKS, make_parser
 from record import Recorder, read
-from report import card_name, failed, heading, in_markdown, result_line
+from report import card_name, failed, heading, in_markdown, readme_table, result_line
 
 
 HERE = Path(__file__).resolve().parent
@@ -84,12 +84,15 @@ def main(argv: list[str]) -> int:
         parser.error(f"--output {output}: there is no folder {output.parent}")
     lines = [heading(args, card)]
     print(lines[0], flush=True)
-    bad = False
+    bad, of_part = False, {}
     for part in args.parts or TASKS:
         entries, seconds = run_part(args, argv, part)
+        of_part[part] = entries
         lines += [f"## {part}", in_markdown(entries), result_line(part, entries, seconds=seconds)]
         print(*lines[-3:], sep="\n\n", flush=True)
         bad |= failed(entries)
+    lines += ["## For README.md", readme_table(args, card, of_part)]
+    print(*lines[-2:], sep="\n\n", flush=True)
     if output is not None:
         from trl_credit.support.files import write_atomically
 
