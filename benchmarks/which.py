@@ -1,4 +1,6 @@
-"""Tables and figures of docs/which.md and of which.md, hum.md and embedded.md in docs/results, from the raw results.
+"""Tables and figures of docs/which.md and of demos.md in docs/results, and all tables of the testbed and the tasks.
+
+The latter are in forks_tables.md and demos_tables.md of benchmarks/results. All are made from the raw results.
 
 python benchmarks/which.py
 """
@@ -12,9 +14,9 @@ import hum
 import numpy as np
 import teacher_page
 from fork_bed.algorithms import ALGORITHMS
-from fork_bed.analysis import UNTUNED, Verdict, best_rate, verdicts
-from fork_bed.bed import SETTINGS
-from fork_bed.page import cell, crossing_table
+from fork_bed.analysis import Verdict, verdicts
+from fork_bed.page import FULL, cell
+from fork_bed.page import tables as forks_tables
 from fork_bed.store import read as read_forks
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -45,12 +47,12 @@ BED = {
 
 
 class Line(NamedTuple):
-    """A line of a table: a name, the verdicts at the tuned and at the small rate, and the command that makes it."""
+    """A line of a table or figure: a name, the verdicts at the tuned and at the small rate, and what makes it anew."""
 
     name: str
     tuned: Verdict
     untuned: Verdict
-    command: str
+    command: str = ""
 
 
 def load(name: str) -> dict[str, Any]:
@@ -62,10 +64,7 @@ def bed_lines(forks: Mapping[str, Any], situation: str) -> list[Line]:
     """The lines of a situation that the bed has."""
     _, setting, names, updates = BED[situation]
     tuned, untuned = (verdicts(forks, setting, updates=updates, tuned=which) for which in (True, False))
-    return [
-        Line(ALGORITHMS[name].label, tuned[name], untuned[name], f"`forks.py check {setting}/{name}`")
-        for name in names.split()
-    ]
+    return [Line(ALGORITHMS[name].label, tuned[name], untuned[name]) for name in names.split()]
 
 
 def hum_lines(runs: hum.Runs) -> list[Line]:
@@ -78,16 +77,6 @@ def lines_table(lines: list[Line], head: str) -> str:
     """A table of lines."""
     rows = [[line.name, cell(line.tuned), cell(line.untuned, tuned=False), line.command] for line in lines]
     return table([head, "rate tuned", "small rate", "command"], rows)
-
-
-def shares_table(forks: Mapping[str, Any]) -> str:
-    """φ and what a run logs of it, in each setting of the bed."""
-    units = {setting: forks["units"][f"bed/{setting}"] for setting in SETTINGS}
-    rows = [
-        [text, *(f"{np.mean(unit[key]):.2f}" for unit in units.values())]
-        for text, key in (("φ", "share"), ("logged at the start", "logged"))
-    ]
-    return table(["testbed", *units], rows)
 
 
 def map_table(forks: Mapping[str, Any], runs: hum.Runs) -> str:
@@ -139,20 +128,6 @@ def _needed(tests: list[TTest], level: float) -> float:
     error = np.median([test.high - test.value for test in tests]) / stats.t.ppf(0.975, free)
     bound = stats.t.ppf(1 - level / 2, free)
     return error * optimize.brentq(lambda mean: stats.nct.sf(bound, free, mean) - 0.8, 0.1, 3 * bound)
-
-
-def tokens_table(forks: Mapping[str, Any]) -> str:
-    """VinePPO and SPO-chain against GRPO at equally many updates, and what an update costs."""
-    rows = []
-    for name in ("vine_ppo", "spo_chain"):
-        for setting in "BCDE":
-            unit = f"{setting}/{name}"
-            cells = [cell(verdicts(forks, setting, tuned=which)[name], tuned=which) for which in (True, False)]
-            tokens = [forks["units"][unit]["tokens"][rate] for rate in (best_rate(forks, unit), UNTUNED)]
-            label = f"{ALGORITHMS[name].label}, testbed {setting}"
-            rows.append([label, *cells, *(f"{times:.1f}×" for times in tokens)])
-    head = ["area minus GRPO's", "rate tuned", "small rate", "tokens per update, tuned", "at the small rate"]
-    return table(head, rows)
 
 
 def embedded_table(results: dict[str, Any]) -> str:
@@ -218,10 +193,9 @@ def demos_pages(runs: hum.Runs) -> dict[Path, dict[str, str]]:
 def page_tables() -> dict[Path, dict[str, str]]:
     """The tables of each page, by name."""
     forks, runs = read_forks(RESULTS / "forks" / "results.json"), hum.read()
-    situations = {name: lines_table(bed_lines(forks, name), f"area minus GRPO's, {_where(name)}") for name in BED}
     return {
-        PAGE: {"shares": shares_table(forks), "map": map_table(forks, runs), "power": power_table(forks, runs)},
-        RESULTS / "which.md": situations | {"tokens": tokens_table(forks), "crossing": crossing_table(forks)},
+        PAGE: {"map": map_table(forks, runs)},
+        FULL: forks_tables(forks) | {"power": power_table(forks, runs)},
         **demos_pages(runs),
     }
 
@@ -231,8 +205,8 @@ def _where(situation: str) -> str:
     return f"testbed {setting}" + (f", {updates} updates per batch" if updates > 1 else "")
 
 
-def _draw(name: str, lines: list[Line]) -> None:
-    figure = Figure(figsize=(6.4, 0.9 + 0.27 * len(lines)), dpi=100, layout="constrained")
+def _draw(name: str, situation: str, lines: list[Line], limits: tuple[float, float]) -> None:
+    figure = Figure(figsize=(6.4, 1.3 + 0.27 * len(lines)), dpi=100, layout="constrained")
     axes = figure.subplots()
     for tuned, colour, shift in ((True, "#c2410c", 0.14), (False, "#2563eb", -0.14)):
         tests = [(line.tuned if tuned else line.untuned).test for line in reversed(lines)]
@@ -244,25 +218,30 @@ def _draw(name: str, lines: list[Line]) -> None:
             markersize=3.5,
             linewidth=1.2,
             color=colour,
-            label="rate tuned" if tuned else "small rate",
+            label="best rate of each" if tuned else "small rate",
         )
     axes.axvline(0, color="#999999", linewidth=0.8)
+    axes.set_xlim(limits)
     axes.set_yticks(range(len(lines)), [line.name for line in reversed(lines)])
     axes.set_xlabel("area minus GRPO's, 95 % paired t interval", fontsize=8)
     axes.tick_params(labelsize=8)
-    figure.legend(loc="outside upper right", ncols=2, fontsize=7, frameon=False)
+    figure.suptitle(f"How much better than GRPO is each algorithm?\n{situation}", fontsize=9)
+    figure.legend(loc="outside lower center", ncols=2, fontsize=7, frameon=False)
     FigureCanvasAgg(figure).print_png(FIGURES / f"{name}.png", metadata={"Software": None})
 
 
 def main() -> None:
-    """Fills the pages and draws the figures."""
+    """Fills the pages and draws the figures, all with the same range of differences."""
     for page, tables in page_tables().items():
         write(page, tables)
     FIGURES.mkdir(exist_ok=True)
     forks = read_forks(RESULTS / "forks" / "results.json")
-    for name in BED:
-        _draw(name, bed_lines(forks, name))
-    _draw("hum", hum_lines(hum.read()))
+    figures = {name: (f"{BED[name][0]}, {_where(name)}", bed_lines(forks, name)) for name in BED}
+    figures["hum"] = ("loose filler, demo_hum on the real trainer", hum_lines(hum.read()))
+    tests = [v.test for _, lines in figures.values() for line in lines for v in (line.tuned, line.untuned)]
+    limits = min(test.low for test in tests) - 0.02, max(test.high for test in tests) + 0.02
+    for name, (situation, lines) in figures.items():
+        _draw(name, situation, lines, limits)
 
 
 if __name__ == "__main__":

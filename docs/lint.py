@@ -86,19 +86,29 @@ def strings() -> list[str]:
 # What is made from the package or from raw results
 
 
+@cache
+def tables() -> dict[Path, dict[str, str]]:
+    """Every page with tables between markers, and these by name."""
+    of_page: dict[Path, dict[str, str]] = {}
+    for some in (
+        which.page_tables(),
+        {forks_page.PAGE: forks_page.tables(read(forks.STORE))},
+        {knobs_page.PAGE: knobs_page.tables()},
+        {metrics_page.PAGE: metrics_page.tables()},
+        {versions.PAGE: {"versions": versions.table(versions.load())}},
+        algorithm_pages.tables(),
+        true_credit.page_tables(),
+    ):
+        for path, named in some.items():
+            of_page[path] = of_page.get(path, {}) | named
+    return of_page
+
+
 def generated() -> dict[Path, str]:
     """Each file that a script makes, with the text that it should have."""
-    page = forks_page.PAGE
-    tables = {
-        **which.page_tables(),
-        page: forks_page.tables(read(forks.STORE)),
-        knobs_page.PAGE: knobs_page.tables(),
-        metrics_page.PAGE: metrics_page.tables(),
-        versions.PAGE: {"versions": versions.table(versions.load())},
-    }
-    files = {path: filled(path.read_text(encoding="utf-8"), of_page) for path, of_page in tables.items()}
-    files |= algorithm_pages.pages()
-    return files | algorithm_lists.written()
+    files = {path: filled(path.read_text(encoding="utf-8"), of_page) for path, of_page in tables().items()}
+    lists = algorithm_lists.written()  # some are on the same pages
+    return {path: algorithm_lists.in_place(text, path) for path, text in files.items()} | lists
 
 
 @check

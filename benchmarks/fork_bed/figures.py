@@ -30,23 +30,25 @@ def draw_figures(results: Mapping[str, Any], folder: Path) -> None:
 
 
 def differences(results: Mapping[str, Any]) -> Figure:
-    """A panel for each setting: the paired difference from GRPO, tuned and untuned, with its interval."""
-    figure = Figure(figsize=(10, 4.6), dpi=100, layout="constrained")
-    panels = figure.subplots(2, 3, sharey=True).flatten()
+    """A panel for each setting: the paired difference from GRPO, tuned and untuned, with its interval. One scale."""
+    figure = Figure(figsize=(10, 5.2), dpi=100, layout="constrained")
+    panels = figure.subplots(2, 3, sharex=True, sharey=True).flatten()
     for panel, (setting, about) in zip(panels, SETTINGS.items(), strict=True):
         for tuned, colour, shift in ((True, "#c2410c", 0.15), (False, "#2563eb", -0.15)):
             by_name = verdicts(results, setting, tuned=tuned)
             tests = [by_name[name].test for name in SHOWN]
-            label = "rate tuned" if tuned else "rate 0.02"
+            label = "best rate of each" if tuned else "rate 0.02"
             values, places = [test.value for test in tests], np.arange(len(SHOWN)) + shift
             widths = [test.high - test.value for test in tests]
             panel.errorbar(values, places, xerr=widths, fmt="o", markersize=3, color=colour, label=label, linewidth=1.2)
         panel.axvline(0, color="#999999", linewidth=0.8)
         panel.xaxis.set_major_locator(MaxNLocator(5))
+        panel.grid(axis="x", color="#eeeeee", linewidth=0.8)
         panel.set_title(f"{setting}: {about.about}", fontsize=9)
         panel.set_yticks(range(len(SHOWN)), [_short(name) for name in SHOWN])
         panel.tick_params(labelsize=8)
     panels[0].legend(fontsize=7, frameon=False, loc="lower left")
+    figure.suptitle("How much better than GRPO is each algorithm, at its best learning rate and at 0.02?", fontsize=11)
     figure.supxlabel("area under the curve minus GRPO's, 95 % paired t interval, 12 seeds", fontsize=8)
     return figure
 
@@ -62,6 +64,7 @@ def crossing(results: Mapping[str, Any]) -> Figure:
     axes.set_ylabel("expected reward", fontsize=8)
     axes.tick_params(labelsize=8)
     axes.legend(fontsize=7, frameon=False)
+    axes.set_title("Does S-trace stay ahead of GRPO in a longer run? (C, rate 0.02)", fontsize=9)
     return figure
 
 
@@ -79,6 +82,7 @@ def rates(results: Mapping[str, Any]) -> Figure:
         axes.set_title(f"{setting}: {SETTINGS[setting].about}", fontsize=9)
         axes.set_xlabel("learning rate", fontsize=8)
         axes.tick_params(labelsize=8)
+    figure.suptitle("At which learning rate does each algorithm learn most?", fontsize=10)
     figure.axes[0].set_ylabel("area, mean of 6 tuning seeds", fontsize=8)
     figure.axes[0].legend(fontsize=7, frameon=False)
     return figure

@@ -1,11 +1,11 @@
-"""Tables of docs/results/forks.md, from the stored results."""
+"""Tables of docs/results/forks.md and of benchmarks/results/forks_tables.md, from the stored results."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pages import RESULTS, table, write
+from pages import RESULTS, ROOT, table, write
 
 from trl_credit.lab.comparison.answer import signed
 from trl_credit.lab.statistics import TTest, paired_t
@@ -20,24 +20,28 @@ from .store import CROSSING, TAUGHT_SITUATIONS, read
 from .teachers import TEACHERS
 
 
-PAGE = RESULTS / "forks.md"
+PAGE, FULL = RESULTS / "forks.md", ROOT / "benchmarks" / "results" / "forks_tables.md"
+ON_PAGE = ("settings", "tuned", "crossing", "progress")
 
 
 def make_page(store: Path) -> None:
-    """Writes tables and figures from the results in a file."""
+    """Writes tables and figures from the results in a file. `which.py` writes those of `FULL`."""
     results = read(store)
-    write(PAGE, tables(results))
+    everything = tables(results)
+    write(PAGE, {name: everything[name] for name in ON_PAGE})
     draw_figures(results, store.parent)
 
 
 def tables(results: Mapping[str, Any]) -> dict[str, str]:
-    """All tables of the page, by name."""
+    """All tables, by name. The page has a part of them, `FULL` has all."""
     return {
+        "names": _names(),
         "settings": _settings(results),
         "tuned": _differences(results, tuned=True),
         "untuned": _differences(results, tuned=False),
         "rates": _rates(results),
-        "crossing": crossing_table(results),
+        "tokens": _tokens(results),
+        "crossing": _crossing(results),
         "progress": _progress(results),
         "decisions": _decisions(results),
         "hard": _hard(results),
@@ -61,6 +65,15 @@ def cell(verdict: Verdict, *, tuned: bool = True) -> str:
     """Mean difference and half of its interval, bold where Holm's p is below 0.05 and the rates are tuned."""
     text = difference(verdict.test)
     return f"**{text}**" if tuned and verdict.holm < 0.05 else text
+
+
+def _names() -> str:
+    """What `forks.py check` calls the algorithms."""
+    rows = [
+        [_taught_label(name) if algorithm.teacher else algorithm.label, f"`{name}`"]
+        for name, algorithm in ALGORITHMS.items()
+    ]
+    return table(["algorithm", "name"], rows, texts=2)
 
 
 def _settings(results: Mapping[str, Any]) -> str:
@@ -98,7 +111,7 @@ def _rate(rates: list[float], index: int) -> str:
     return f"{rates[index]}{' (edge)' if index in (0, len(rates) - 1) else ''}"
 
 
-def crossing_table(results: Mapping[str, Any]) -> str:
+def _crossing(results: Mapping[str, Any]) -> str:
     """J minus GRPO's in C at the smallest rate, by where one stops."""
     base = results["units"]["crossing/grpo"]["at"]
     rows = []
@@ -107,6 +120,19 @@ def crossing_table(results: Mapping[str, Any]) -> str:
         tests = [paired_t(np.subtract(own[str(n)], base[str(n)])) for n in CROSSING]
         rows.append([ALGORITHMS[name].label, *map(difference, tests)])
     return table(["J minus GRPO's in C at rate 0.02", *(f"update {n}" for n in CROSSING)], rows)
+
+
+def _tokens(results: Mapping[str, Any]) -> str:
+    """VinePPO and SPO-chain against GRPO at equally many updates, and what an update costs."""
+    rows = []
+    for name in ("vine_ppo", "spo_chain"):
+        for setting in "BCDE":
+            unit = f"{setting}/{name}"
+            cells = [cell(verdicts(results, setting, tuned=tuned)[name], tuned=tuned) for tuned in (True, False)]
+            tokens = [results["units"][unit]["tokens"][rate] for rate in (best_rate(results, unit), UNTUNED)]
+            rows.append([f"{ALGORITHMS[name].label}, {setting}", *cells, *(f"{times:.1f}×" for times in tokens)])
+    head = ["area minus GRPO's", "rate tuned", "small rate", "tokens per update, tuned", "at the small rate"]
+    return table(head, rows)
 
 
 def _progress(results: Mapping[str, Any]) -> str:
