@@ -180,13 +180,14 @@ def section(name: str, results: dict[str, Any]) -> str:
         ["Paper", f"[{paper['title']}](https://arxiv.org/abs/{paper['id']})"],
     ]
     page, anchor = page_of(name)
+    is_second = next(other for other in PRESETS if page_of(other)[0] == page) != name
     level = "###" if anchor else "##"
     text = "\n".join(
         [
             f"{texts.idea}\n",
             table(["In short", ""], facts, texts=2),
             f"{level} Formula\n\n{tex(preset.formula)}\n",
-            f"{_legend(preset)}\n",
+            f"{_legend(preset, again=is_second)}\n",
             f"{level} Knobs\n\n{_knobs(preset)}",
             *([f"{level} On the embedded task\n\n{_measured(name, results)}"] if name in results["runs"] else []),
         ]
@@ -225,13 +226,14 @@ def _measured(name: str, results: dict[str, Any]) -> str:
     return f"{_cost(name, results)} {_curve(name, results)}\n\n{_credit(name, results)}\n"
 
 
-def _legend(preset: Preset) -> str:
-    """The symbols of its formula."""
+def _legend(preset: Preset, *, again: bool) -> str:
+    """The symbols of its formula; if `again`, those that a section before it on the page does not explain."""
     meanings = [text for pattern, text in LEGEND.items() if re.search(pattern, preset.formula)]
     if LEGEND["ℓ°|ℓᵀ"] in meanings and LEGEND["ℓ − sg"] in meanings:
         meanings.remove(LEGEND["ℓ − sg"])
     first = "$W$ is the log importance weight, $A$ the advantage and $M$ the mask ([glossary](glossary.md))."
-    return "\n".join([first, *meanings])
+    known = {LEGEND["ℓ°|ℓᵀ"], LEGEND["ℓ − sg"], LEGEND["sg"], LEGEND["group advantage"], first} if again else set()
+    return "\n".join(text for text in [first, *meanings] if text not in known)
 
 
 def _meaning(preset: Preset, knob: str, value: str, help_: str) -> str:
@@ -246,12 +248,12 @@ def _settings(preset: Preset) -> dict[str, str]:
 
 
 def _knobs(preset: Preset) -> str:
-    """The settings in which a preset differs from GRPO's, with those that act only beside them."""
+    """The settings in which a preset differs from GRPO's, with those that act only beside them; what is off is left
+    out."""
     grpo, own = _settings(PRESETS["grpo"]), _settings(preset)
     names = [name for name in own if preset.name == "GRPO" or own[name] != grpo.get(name)]
-    names = [
-        name for name in names if name != "credit" and (preset.name != "GRPO" or own[name] not in ("none", "false"))
-    ]
+    off = {"none", "false"} if preset.name == "GRPO" else {"0", "keep", "token", "rollout"}
+    names = [name for name in names if name != "credit" and own[name] not in off]
     helps = dict.fromkeys(own, "")
     for config in (CreditConfig, preset.config):  # a preset's own value of a knob has no help
         helps |= {field.name: field.metadata["help"] for field in fields(config) if "help" in field.metadata}
@@ -268,6 +270,8 @@ def _cost(name: str, results: dict[str, Any]) -> str:
         for kind, what in (("prompts", "prompts"), ("generated", "generated tokens"), ("trained", "trained tokens"))
     )
     text = "200 updates of 64 rows took {}, {} and {}.".format(*counts)
+    if name != "grpo" and "×" not in text:
+        text = "200 updates of 64 rows took as many prompts and tokens as GRPO's."
     return text + (f" Segments are short, as are the responses: {SHORT[name]}." if name in SHORT else "")
 
 
@@ -316,8 +320,8 @@ def overview() -> str:
     for name, preset in PRESETS.items():
         page, anchor = page_of(name)
         target = page.relative_to(ROOT / "docs").as_posix() + (f"#{anchor}" if anchor else "")
-        rows.append([f"[{preset.name}]({target})", f"`{name}`", preset.summary, texts_of(preset).use_when])
-    return table(["algorithm", "`--algo`", "what it does", "use it when"], rows, texts=4)
+        rows.append([f"[{preset.name}]({target})", preset.summary])
+    return table(["algorithm", "what it does"], rows, texts=2)
 
 
 def main() -> None:
