@@ -33,8 +33,9 @@ class SeveralErrors(ValueError, TypeError):
 
 
 def lines_of(error: BaseException | str) -> list[str]:
-    """The message of an exception: one line, or a line for each of several errors."""
-    return error.lines if isinstance(error, SeveralErrors) else [one_line(error)]
+    """The message of an exception: one line, or a line for each of several errors; and a line for each of its notes."""
+    lines = error.lines if isinstance(error, SeveralErrors) else [one_line(error)]
+    return [*lines, *getattr(error, "__notes__", ())]
 
 
 @contextmanager

@@ -45,6 +45,7 @@ from ..runs.resumable import ResumableTrainer
 from ..support.signals import let_threads_finish
 from ..support.startup import quiet_start
 from ..support.threads import threads_for
+from ..support.vllm_set import vllm_explained
 from . import before_run, refusals
 from .batch_steps import BatchSteps
 from .engine import TrlEngine
@@ -145,7 +146,8 @@ class CreditTrainer(ResumableTrainer):
         guarded = guard_rewards(reward_funcs, timeout=args.reward_timeout, data=rows, ledger=environments.ledger)
         if not reward_funcs and kwargs.get("environment_factory") is not None:
             guarded = [environments.step_rewards]  # until it is known whether the environments have any
-        super().__init__(before_run.with_adapter(model, args, kwargs), guarded, args, **kwargs)
+        with vllm_explained(used=args.use_vllm):
+            super().__init__(before_run.with_adapter(model, args, kwargs), guarded, args, **kwargs)
         environments.settle()
         self._meter = Meter(self._metrics, self.processes, lambda: self.model.training)
         self.engine = TrlEngine(self, self._meter, environments)
@@ -201,7 +203,7 @@ class CreditTrainer(ResumableTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """As in [`ResumableTrainer`]; on the CPU, a small model trains on one thread."""
         self._meter.clear()  # an interrupted train() may have left sums
-        with console_closed(self), threads_for(self.model):
+        with vllm_explained(used=self.args.use_vllm), console_closed(self), threads_for(self.model):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     # whether a subclass, a mixin or the instance overrides the loss

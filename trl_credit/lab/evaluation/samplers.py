@@ -17,6 +17,7 @@ from transformers.generation.logits_process import TemperatureLogitsWarper, TopK
 from ...demo import TASKS
 from ...support.adapters import adapter_base, save_merged
 from ...support.digests import sampled_digest
+from ...support.vllm_set import vllm_explained
 from .problems import Problem
 from .protocols import Protocol
 
@@ -230,12 +231,13 @@ class VLLMSampler:
     """
 
     def __init__(self, name: str, tokenizer: PreTrainedTokenizerBase, *, longest: int, **engine_kwargs: Any) -> None:
-        from vllm import LLM
-
         self.tokenizer = tokenizer
         of_hub = {key: engine_kwargs[key] for key in ("revision", "trust_remote_code") if key in engine_kwargs}
         self.context = min(longest, context_length(AutoConfig.from_pretrained(name, **of_hub)) or longest)
-        self.engine = LLM(model=name, max_model_len=self.context, **engine_kwargs)
+        with vllm_explained():
+            from vllm import LLM
+
+            self.engine = LLM(model=name, max_model_len=self.context, **engine_kwargs)
         model_ends = self.engine.llm_engine.model_config.try_get_generation_config().get("eos_token_id")
         self.ends = end_tokens(model_ends, tokenizer)
 
