@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import trl
-from pages import ROOT, texts_of
+from pages import ROOT, page_of, texts_of
 
 import trl_credit
 from trl_credit import STEMS
@@ -24,19 +24,41 @@ OF_ROLLOUTS = {
     "vine_ppo": ["151", "1", "1", "0", "2", "2.5"],
     "spo_tree": ["26", "20", "0.9", "0", "0.9", "6.3"],
 }
+# what our runs showed at tuned rates, with the page that says so; the others were not measured
+_NONE_SHOWN = "[none shown](docs/results/demos.md#which-preset-is-better-on-demo)"
+MEASURED = {
+    "grpo": "the baseline of [all comparisons](docs/which.md#what-was-measured)",
+    "dapo": _NONE_SHOWN,
+    "dr_grpo": _NONE_SHOWN,
+    "opo": _NONE_SHOWN,
+    "p_trace": "[below](docs/which.md#the-answer-at-the-very-end) if the answer is at the end, else none shown",
+    "s_trace": "[above](docs/which.md#loose-filler) at a small learning rate; at tuned rates below or none shown",
+    "grpo_lambda": "[above](docs/results/demos.md#which-part-of-grpo-lambda-does-it) on one task, as GRPO at twice the "
+    "learning rate; below on others",
+    "gspo": "[below](docs/which.md#several-updates-per-batch) with four updates per batch",
+    "ha_dw": "[none shown](docs/which.md#hard-prompts)",
+    "spo_chain": "[above](docs/which.md#loose-filler) at equal updates, not at equal tokens",
+    "spo_tree": "[below](docs/results/demos.md#which-preset-is-better-on-demo) at equal tokens",
+    "vine_ppo": "[above](docs/which.md#loose-filler) at equal updates, below at equal tokens",
+    "opd": "[far above](docs/which.md#a-teacher) with a right teacher, ruined by a wrong one",
+    "rlsd": "[above](docs/which.md#a-teacher) in one setting of six",
+}
 OPTIONS = "    options: {members: false, show_signature: false}\n"
 
 
 def readme_table() -> str:
-    """The README's table of algorithms, as Markdown. The name leads to the algorithm's own page."""
+    """The README's table of algorithms, as Markdown. The name leads to the algorithm's own section."""
     rows = []
     for name, preset in PRESETS.items():
-        texts, arxiv = texts_of(preset), preset.paper["id"]
+        texts, arxiv, (page, anchor) = texts_of(preset), preset.paper["id"], page_of(name)
+        target = page.relative_to(ROOT).as_posix() + (f"#{anchor}" if anchor else "")
+        when = re.sub(r"; (not )?measured here.*", "", texts.use_when)
         rows.append(
-            f"| [`{name}`](docs/algorithms/{name}.md) | `{_stem(preset)}Trainer` | {texts.use_when} | {texts.cost} | "
-            f"[{arxiv}](https://arxiv.org/abs/{arxiv}) |"
+            f"| [`{name}`]({target}) | `{_stem(preset)}Trainer` | {when} | {texts.cost} | "
+            f"{MEASURED.get(name, 'not measured')} | [{arxiv}](https://arxiv.org/abs/{arxiv}) |"
         )
-    return "\n".join(["| `--algo` | class | use it when | costs | paper |", "|---|---|---|---|---|", *rows])
+    head = "| `--algo` | class | use it when | costs | measured difference from GRPO | paper |"
+    return "\n".join([head, "|---|---|---|---|---|---|", *rows])
 
 
 def cost_table() -> str:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from scripts import ROOT, load_script
 
-from trl_credit import CreditConfig
+from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.testing import check_credit
 
 
@@ -115,7 +115,7 @@ def test_the_readmes_example_keeps_the_contract_and_trains(make_trainer, tmp_pat
     monkeypatch.chdir(tmp_path)
     scope: dict = {}
     exec(block, scope)
-    check_credit(scope["first_half"], config=scope["args"])
+    check_credit(scope["first_half"], config=ALGORITHMS["s_trace"][0](output_dir="unused", report_to="none"))
     trainer = make_trainer("s_trace", credit=scope["first_half"], max_steps=1)
     trainer.train()
     row = trainer.state.log_history[0]

@@ -143,7 +143,7 @@ def test_a_made_up_algorithm_and_its_knob_are_known_everywhere(make_up, here, ca
     groups = [SimpleNamespace(label=x, runs=[SimpleNamespace(settings={"my_rate": x}, credit={})]) for x in (0.1, 0.2)]
     assert differing_settings(groups, of_credit=True) == {0.1: {"my_rate": 0.1}, 0.2: {"my_rate": 0.2}}
     assert differing_settings(groups, of_credit=False) == {0.1: {}, 0.2: {}}
-    row = "| [`made_up`](docs/algorithms/made_up.md) | `MadeUpTrainer` | half is enough | as GRPO | "
+    row = "| [`made_up`](docs/algorithms/made_up.md) | `MadeUpTrainer` | half is enough | as GRPO | not measured | "
     arxiv = "[2701.00001](https://arxiv.org/abs/2701.00001) |"
     assert algorithm_lists.readme_table().splitlines()[-1] == f"{row}{arxiv}"
 
