@@ -114,7 +114,7 @@ def written() -> dict[Path, str]:
     """Every file with the text that it must have."""
     docs = ROOT / "docs"
     classes = {
-        kind: "\n".join(f"::: trl_credit.{stem}{kind}\n{OPTIONS}" for stem in STEMS.values())
+        kind: "\n".join(f"::: trl_credit.{stem}{kind}\n{OPTIONS}" for stem in STEMS.values()) + "\n"
         for kind in ("Config", "Trainer")
     }
     blocks = {kind: rf"(::: trl_credit\.(?!Credit)\w+{kind}\n{re.escape(OPTIONS)}\n?)+" for kind in classes}

@@ -7,19 +7,17 @@ The answers are those of tests/family_cases.jsonl, by family, and those that rea
 """
 
 import json
-import re
 import sys
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
-from pathlib import Path
 
 from math_verify import parse, verify
+from pages import ROOT, write
 from trl.rewards import accuracy_reward as trl_reward
 
 from trl_credit.rewards import accuracy_reward, extract_answer
 
 
-ROOT = Path(__file__).resolve().parents[1]
 TESTS = ROOT / "tests"
 PAGE = ROOT / "docs" / "answers.md"
 Case = dict[str, object]
@@ -96,19 +94,10 @@ def by_reader() -> Iterable[tuple[str, list[Case]]]:
 
 
 def main() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    tables = {
-        "families": table("family | right | wrong | answers", by_family()),
-        "readers": table("answers | wrong + right", by_reader()),
-    }
-    for name, text in tables.items():
-        print(text)
-        place = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", re.DOTALL)
-        if not place.search(page):
-            raise ValueError(f"{PAGE.name} has no place for it: put <!-- {name} --> and <!-- /{name} --> there")
-        page = place.sub(lambda _, text=text: text, page)
+    readers = table("answers | wrong + right", by_reader())
+    print(table("family | right | wrong | answers", by_family()), readers, sep="\n")
     if "--write" in sys.argv[1:]:
-        PAGE.write_text(page, encoding="utf-8")
+        write(PAGE, {"readers": readers})
 
 
 if __name__ == "__main__":

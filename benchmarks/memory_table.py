@@ -1,4 +1,4 @@
-"""Memory of training per GPU, computed: the table of docs/distributed.md.
+"""Memory of training per GPU, computed: the table of docs/scaling.md.
 
     python benchmarks/memory_table.py [--tokens 8192] [--gpus 8]
 

@@ -1,4 +1,4 @@
-"""Teachers of the embedded tasks, for docs/results/teacher.md.
+"""Teachers of the embedded tasks, for docs/results/demos.md.
 
     python benchmarks/teacher.py make FOLDER     # the teachers, ten minutes on one core
     python benchmarks/teacher.py share FOLDER    # where they differ from the policy, a minute: shares.json

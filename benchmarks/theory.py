@@ -1,4 +1,4 @@
-"""The figures of docs/theory_difficulty.md and docs/theory.md that need no training: HA-DW's bias, 8 against 128
+"""The figures of docs/algorithms/ha_dw.md and docs/theory.md that need no training: HA-DW's bias, 8 against 128
 rollouts, its weight, and traces.
 
     python benchmarks/theory.py [--folder docs]
