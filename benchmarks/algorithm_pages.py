@@ -16,7 +16,7 @@ from dataclasses import fields
 from pathlib import Path, PurePath
 from typing import Any
 
-from pages import ROOT, page_of, table, texts_of, write
+from pages import ROOT, SHARED_PAGES, page_of, table, texts_of, write
 
 from trl_credit.config import CreditConfig
 from trl_credit.hub.describe import describe_credit
@@ -180,7 +180,7 @@ def section(name: str, results: dict[str, Any]) -> str:
         ["Paper", f"[{paper['title']}](https://arxiv.org/abs/{paper['id']})"],
     ]
     page, anchor = page_of(name)
-    is_second = next(other for other in PRESETS if page_of(other)[0] == page) != name
+    is_second = next((other for other in SHARED_PAGES if page_of(other)[0] == page), name) != name
     level = "###" if anchor else "##"
     text = "\n".join(
         [

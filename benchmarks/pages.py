@@ -36,12 +36,12 @@ def texts_of(preset: Preset) -> Texts:
     return Texts(*(" ".join(part.split()) for part in parts.groups()))
 
 
-# algorithm → its page and heading in docs, where that is not a page of its own in docs/algorithms
+# algorithm → its page and heading in docs, if it has no page of its own in docs/algorithms; in the order of the page
 SHARED_PAGES = {
     "dr_grpo": ("algorithms/dr_grpo.md", "dr-grpo"),
     "opo": ("algorithms/dr_grpo.md", "opo"),
-    "p_trace": ("algorithms/s_trace.md", "p-trace"),
     "s_trace": ("algorithms/s_trace.md", "s-trace"),
+    "p_trace": ("algorithms/s_trace.md", "p-trace"),
     "gspo": ("algorithms/gspo.md", "gspo"),
     "gspo_token": ("algorithms/gspo.md", "gspo-token"),
     "clip_cov": ("algorithms/clip_cov.md", "clip-cov"),
