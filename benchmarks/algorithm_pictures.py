@@ -38,13 +38,13 @@ def measure(runs: Path, pages: Path) -> dict[str, Any]:
     histories = {
         name: [read_history(folder) for folder in sorted((runs / "runs" / name).glob("seed-*"))] for name in PRESETS
     }
-    for name in PRESETS:
-        _draw_curve(name, histories, pages / f"{name}_reward.png")
+    kept = {name: [_kept(run) for run in of_algorithm] for name, of_algorithm in histories.items()}
+    draw_curves(kept, pages)
     return {
         "command": f"trl-credit compare --algo {' '.join(PRESETS)} --seeds {_seeds(histories)} --output_dir RUNS",
         "versions": {package: version(package) for package in ("torch", "trl", "transformers")},
         "window": WINDOW,
-        "runs": {name: [_kept(run) for run in of_algorithm] for name, of_algorithm in histories.items()},
+        "runs": kept,
         **_credits(runs / "runs", pages),
     }
 
@@ -70,20 +70,20 @@ def _kept(run: History) -> dict[str, Any]:
     }
 
 
-def _draw_curve(name: str, histories: dict[str, list[History]], file: Path) -> None:
-    figure, axis = plt.subplots(figsize=(6.4, 2.8), layout="constrained")
-    for label, colour in (("grpo", GREY), (name, BLUE)):
-        for k, run in enumerate(histories[label]):
-            curve = _curve_of(run)
-            label_of_first = PRESETS[label].name if k == 0 else None
-            axis.plot(curve["step"], curve["reward"], color=colour, label=label_of_first, linewidth=1.6)
-        if name == "grpo":
-            break
-    axis.set(xlabel="update", ylabel="mean reward", ylim=(0, 1), xlim=(0, None))
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.legend(frameon=False, loc="lower right")
-    figure.savefig(file, dpi=110)
-    plt.close(figure)
+def draw_curves(runs: dict[str, list[dict[str, Any]]], pages: Path) -> None:
+    """The picture of each algorithm's reward beside that of GRPO, from the runs that are kept."""
+    for name in runs:
+        figure, axis = plt.subplots(figsize=(6.4, 2.8), layout="constrained")
+        for algorithm, colour in [("grpo", GREY), (name, BLUE)][name == "grpo" :]:
+            for k, run in enumerate(runs[algorithm]):
+                label = PRESETS[algorithm].name if k == 0 else None
+                axis.plot(run["step"], run["reward"], color=colour, label=label, linewidth=1.6)
+        axis.set_title(f"Does {PRESETS[name].name} learn the embedded task?", fontsize=10)
+        axis.set(xlabel="update", ylabel="mean reward", ylim=(0, 1), xlim=(0, None))
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, loc="lower right")
+        figure.savefig(pages / f"{name}_reward.png", dpi=110)
+        plt.close(figure)
 
 
 def _credits(runs: Path, pages: Path) -> dict[str, Any]:

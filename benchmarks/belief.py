@@ -62,9 +62,10 @@ def figure(path: str) -> None:
     curve = np.concatenate([np.full(40, 0.3), np.linspace(0.3, 0.7, 110), np.full(50, 0.7)])
     observed = accuracies(curve, prompts=256, seed=0)
     left.plot(observed, ".", color="0.75", markersize=4, label="accuracy of a batch (2,048 responses)")
-    for settings, label in ((OLD, "η = 1, floor .01 (0.1)"), ({}, "η = 6, floor .02"), (HARD, "hard")):
+    for settings, label in ((OLD, "η = 1, floor 0.01 (0.1)"), ({}, "η = 6, floor 0.02"), (HARD, "hard")):
         left.plot(followed(observed, **settings)[0], label=label, linewidth=1.4)
     left.set(xlabel="batch", ylabel="belief C⁻")
+    left.set_title("How closely does the belief follow the accuracy?", fontsize=9)
     left.legend(fontsize=7, frameon=False)
     for prompts, color in ((256, "C0"), (64, "C1"), (8, "C2")):
         hard = measured(CURVES["flat"], prompts=prompts, **HARD)[1]
@@ -78,6 +79,7 @@ def figure(path: str) -> None:
             )
     right.axhline(1.0, color="0.6", linewidth=0.8, linestyle=":")
     right.set(xlabel="lag on a rise", ylabel="noise on a plateau / that of hard", ylim=(0, None))
+    right.set_title("What does a smaller lag cost in noise?", fontsize=9)
     right.legend(fontsize=7, frameon=False, title="η = 1 … 8 from right to left, ★ 6", title_fontsize=7)
     drawn.savefig(path)
 

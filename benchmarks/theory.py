@@ -66,7 +66,7 @@ def bias() -> Figure:
         left.plot(P, group_bias(P, num_generations=n), label=f"G = {n}", linewidth=1.4)
     left.axhline(0.0, color="0.6", linewidth=0.8)
     finish(
-        left, xlabel=SOLVE_RATE, ylabel="E[p̂ | S] − p = E[r | S] − p", title="mean reward of the groups of S, less p"
+        left, xlabel=SOLVE_RATE, ylabel="E[p̂ | S] − p = E[r | S] − p", title="How far is a group's mean reward from p?"
     )
     for n in (4, 8):
         probability = overestimate_probability(P, num_generations=n)
@@ -77,7 +77,7 @@ def bias() -> Figure:
         right.axhline(mean, color=line.get_color(), linewidth=0.9, linestyle="--", label=label)
     right.axhline(0.63, color="0.4", linewidth=0.9, linestyle=":", label="0.63 of Corollary 1")
     right.set_ylim(0, 1.05)
-    title = "how often p̂ errs towards ½ (Theorem 2)"
+    title = "How often does p̂ err towards ½? (Theorem 2)"
     finish(right, xlabel=SOLVE_RATE, ylabel="probability, given S", title=title, loc="lower center", ncols=2)
     return figure
 
@@ -91,10 +91,10 @@ def rollouts() -> Figure:
         left.plot(P, mean, color=color, label=f"{n} rollouts", linewidth=1.4)
         right.plot(P, mixed_group_probability(P, num_generations=n), color=color, label=f"{n} rollouts", linewidth=1.4)
     left.plot(P, P, color="0.4", linewidth=0.9, linestyle=":", label="p")
-    title = "the accuracy of a group with both kinds, ± 1 standard deviation"
+    title = "What do 8 and 128 rollouts say of p? (± 1 standard deviation)"
     finish(left, xlabel=SOLVE_RATE, ylabel="p̂ given S", title=title)
     right.set_ylim(0, 1.05)
-    finish(right, xlabel=SOLVE_RATE, ylabel="P(S)", title="groups that hold both kinds", loc="lower center")
+    finish(right, xlabel=SOLVE_RATE, ylabel="P(S)", title="How often does a group hold both kinds?", loc="lower center")
     return figure
 
 
@@ -105,20 +105,25 @@ def reweighted() -> Figure:
     axes[0].plot(P, mean_group, color="black", label="E[Â | S] of GRPO", linewidth=1.6)
     axes[0].plot(P, SCALE * weighted, color="C1", label=f"E[ÂΦ | S], λ = {SCALE}, belief {PRIOR}", linewidth=1.2)
     axes[0].plot(P, mean_a, color="0.5", label="E[r − p | S]", linewidth=1.2, linestyle=":")
-    finish(axes[0], xlabel=SOLVE_RATE, ylabel="mean over a group of S", title=f"mean advantages, G = {G}")
+    finish(
+        axes[0],
+        xlabel=SOLVE_RATE,
+        ylabel="mean over a group of S",
+        title=f"What does the weight do to mean advantages? (G = {G})",
+    )
     grpo = gradient_factor(P, num_generations=G, divides_by_std=True)
     for prior, color in ((0.3, "C0"), (0.5, "C1"), (0.7, "C2")):
         factor = gradient_factor(P, num_generations=G, divides_by_std=True, prior=prior, scale=SCALE)
         axes[1].plot(P, factor / grpo, color=color, label=f"belief {prior}", linewidth=1.2)
     axes[1].axhline(SCALE, color="black", linewidth=0.9, linestyle="--", label=f"λ_scale = {SCALE}")
-    title = f"gradient of a prompt, HA-DW / GRPO, G = {G}"
+    title = f"By how much does a prompt's gradient change? (G = {G})"
     finish(axes[1], xlabel=SOLVE_RATE, ylabel="factor", title=title, loc="upper center")
     for response, color in (("right", "C3"), ("wrong", "C0")):
         low, high = reducing_scales(P, num_generations=G, prior=PRIOR, response=response)
         axes[2].fill_between(P, low, high, color=color, alpha=0.35, label=f"{response} answers")
     axes[2].axhline(SCALE, color="black", linewidth=0.9, linestyle="--", label=f"{SCALE}, the default")
     axes[2].set_ylim(0, 3)
-    title = f"λ_scale that bring E[ÂΦ | S] nearer to A, belief {PRIOR}"
+    title = f"Which λ_scale bring E[ÂΦ | S] nearer to A? (belief {PRIOR})"
     finish(axes[2], xlabel=SOLVE_RATE, ylabel="λ_scale", title=title, loc="upper center")
     return figure
 
@@ -134,13 +139,13 @@ def traces() -> Figure:
     selected = (torch.rand(1, length, generator=g) < 0.2).float()
     shown = (
         ("P-trace, ε-trace, ε-weight", eligible_coefficient(decay=decay, **still)),
-        ("S-trace, ρ_sel = .2", eligible_coefficient(decay=decay, selected_t=selected, **still)),
+        ("S-trace, share ρ = 0.2 of tokens selected", eligible_coefficient(decay=decay, selected_t=selected, **still)),
         ("GSPO, GRPO", sequence_coefficient(**still)),
     )
     for (label, coefficient), style in zip(shown, ("-", ".", "-"), strict=True):
         axes[0].plot(range(length), coefficient[0], style, label=label, linewidth=1.2, markersize=4)
     axes[0].set_ylim(0, 14)
-    title = f"trace coefficient on-policy, g = {decay}"
+    title = f"How much credit does a token get? (on-policy, g = {decay})"
     finish(
         axes[0], xlabel="token of a response of 100", ylabel="d loss / d log p, over −A", title=title, loc="upper right"
     )
@@ -177,8 +182,8 @@ def traces() -> Figure:
     for axis in axes[1:]:
         axis.set_xscale("log")
     noise_label = "standard deviation of the log-ratio of a token"
-    finish(axes[1], xlabel=noise_label, ylabel="% of tokens", title="tokens clipped at ±.2, A of both signs")
-    title = "tokens left with less than half of their on-policy credit"
+    finish(axes[1], xlabel=noise_label, ylabel="% of tokens", title="How many tokens are clipped at ±0.2?")
+    title = "How many keep less than half of their credit?"
     finish(axes[2], xlabel=noise_label, ylabel="% of tokens", title=title)
     return figure
 

@@ -5,7 +5,9 @@ import math
 import os
 import subprocess
 import sys
+import zipfile
 from dataclasses import replace
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,22 @@ def test_a_dry_run_of_all_parts(tmp_path):
         assert written.count(f"| {form} |") == 2
     assert written.count("| tree, in pieces |") == written.count("| tree, dense mask |") == 1
     assert "flash attention |" in written and "vLLM, colocated, with sleep mode |" in written
+    table = written.partition("## For README.md")[2]
+    assert "| checks that passed | correctness 25 of 25, passes 7 of 7, learning 2 of 2 |" in table
+    assert table.count(" tokens: a step, TRL's = 1 | time ") == 10
+
+
+def test_wheels_of_a_folder_are_used_and_nothing_is_installed(tmp_path):
+    with zipfile.ZipFile(tmp_path / "probe-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("sitecustomize.py", "print('the wheel is here')")  # Python imports it when it starts
+        wheel.writestr("probe-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: probe\nVersion: 1\n")
+        wheel.writestr("probe-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("probe-1.dist-info/RECORD", "")
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    for wheels in ("--wheels", str(tmp_path)), (f"--wheels={tmp_path}",):
+        done = subprocess.run([SCRIPT, *wheels, "--help"], capture_output=True, text=True, timeout=120, env=env)
+        assert done.returncode == 0 and "the wheel is here" in done.stdout and "--dry_run" in done.stdout, done.stderr
+    assert "probe" not in {distribution.name for distribution in distributions()}
 
 
 @pytest.fixture

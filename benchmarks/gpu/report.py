@@ -61,12 +61,13 @@ def result_line(part: str, entries: list[dict[str, Any]], *, seconds: float) -> 
 
 def readme_table(args: Namespace, card: str, of_part: dict[str, list[dict[str, Any]]]) -> str:
     """What README.md shows of a run: the checks of each part, and time and memory of a step with TRL's as 1."""
-    outcomes = {part: [e["outcome"] for e in entries if e["kind"] == "check"] for part, entries in of_part.items()}
-    checks = ", ".join(
-        f"{part} {of.count('ok')} of {len(of) - of.count('not run')}" for part, of in outcomes.items() if of
-    )
+    checks = []
+    for part, entries in of_part.items():
+        outcomes = [entry["outcome"] for entry in entries if entry["kind"] == "check" and entry["outcome"] != "not run"]
+        if outcomes:
+            checks.append(f"{part} {outcomes.count('ok')} of {len(outcomes)}")
     steps = [entry["columns"] for entry in of_part.get("speed", []) if entry["kind"] == "row"]
-    rows = [{"": "checks that passed", card: checks or "none"}]
+    rows = [{"": "checks that passed", card: ", ".join(checks) or "none"}]
     for step in steps:
         ours, theirs = (step[f"peak {whose} (GiB)"] for whose in ("ours", "TRL"))
         memory = "" if args.dry_run else f", memory {float(ours) / float(theirs):.2f}"
