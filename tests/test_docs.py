@@ -10,8 +10,7 @@ from trl_credit import CreditConfig
 from trl_credit.testing import check_credit
 
 
-PAGES = ("your_own_algorithm.md", "credit_contract.md")
-TEXT = "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES)
+TEXT = (ROOT / "docs" / "your_own_algorithm.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 NAMED = r"^(?:def|class) (\w+)"
 FUNCTIONS = [block for block in BLOCKS if re.search(NAMED, block, re.MULTILINE) and "trainer = " not in block]

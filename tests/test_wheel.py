@@ -59,7 +59,7 @@ def test_a_wheel_in_a_fresh_folder(run, site, tmp_path):
     assert "s_trace/qwen3_4b_gspo" in run(*command, "recipes", "gspo", "4b")
     path = Path(run(*command, "recipes", "path", "sft/grpo_lambda_7b").strip())
     assert path.is_file() and path.is_relative_to(site)
-    # the pages that messages name, and the walkthrough's files
+    # the pages that messages name, and the files of the example
     assert run(*command, "help", "segments").startswith("# Segment credit")
     assert "  cd sums\n" in run(*command, "example", "sums") and (tmp_path / "sums" / "sums.py").is_file()
     run("sums/sums.py", "sums")

@@ -3,7 +3,7 @@
 python sums.py        # writes train.jsonl and test.jsonl
 trl-credit train --algo s_trace --config smollm2.yaml --log_credit 25 --output_dir run        # downloads the model
 trl-credit view run --open
-trl-credit help walkthrough        # what came of it, and what to change
+trl-credit help start        # what came of it, and what to change
 """
 
 import json

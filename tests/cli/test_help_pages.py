@@ -38,14 +38,14 @@ def test_messages_name_pages_that_are_there():
             continue
         text = file.read_text(encoding="utf-8")
         named |= dict.fromkeys(re.findall(r"trl-credit help ([a-z_]+)", text), file)
-    assert {"hub", "credit_contract", "padding", "walkthrough"} <= named.keys()
+    assert {"hub", "your_own_algorithm", "architecture", "start"} <= named.keys()
     assert named.keys() <= {*pages()}, named
 
 
 def test_an_example_is_copied_once_and_says_what_to_run(command_said, here):
     assert re.search(r"^  sums +SmolLM2-135M learns", command_said("example")[1], re.MULTILINE)
     code, out, _ = command_said("example", "sums")
-    assert code == 0 and "  cd sums\n  python sums.py " in out and "  trl-credit help walkthrough " in out
+    assert code == 0 and "  cd sums\n  python sums.py " in out and "  trl-credit help start " in out
     files = [path for path in (ROOT / "examples" / "sums").iterdir() if path.is_file()]
     assert {path.name: path.read_bytes() for path in files} == {
         path.name: path.read_bytes() for path in (here / "sums").iterdir()

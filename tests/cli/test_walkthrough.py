@@ -1,4 +1,4 @@
-"""docs/walkthrough.md: its data, its reward, and its settings on the embedded model."""
+"""docs/start.md: the data of its first real model, its reward, and its settings on the embedded model."""
 
 import json
 import runpy

@@ -4,7 +4,7 @@
 #     tests/compat/run.sh                    # the floor, one in the middle, and the newest that can be installed
 #     tests/compat/run.sh 1.12.0 newest      # the releases given
 #     tests/compat/run.sh 1.12.0/5.2.0       # that release with a release of transformers
-#     tests/compat/run.sh --record 1.12.0    # the versions of what passes go to versions.json and docs/versions.md
+#     tests/compat/run.sh --record 1.12.0    # the versions of what passes go to versions.json and docs/not_supported.md
 #
 # The environments under .venv-compat/ share the packages of the Python that runs this script, except TRL (and
 # transformers with what it needs): run it in an environment that holds this package and its dependencies.

@@ -1,4 +1,4 @@
-"""The versions that trl_credit was tested with: `versions.json`, and the table of docs/versions.md.
+"""The versions that trl_credit was tested with: `versions.json`, and the table of docs/not_supported.md.
 
 python tests/compat/versions.py record SUITE    # the current environment passed SUITE
 
@@ -17,7 +17,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = Path(__file__).with_name("versions.json")
-PAGE = ROOT / "docs" / "versions.md"
+PAGE = ROOT / "docs" / "not_supported.md"
 # suite → what the page calls it, in the order of the table
 SUITES = {
     "fast": "fast tests",

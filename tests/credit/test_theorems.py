@@ -17,7 +17,7 @@ def tensor64(values):
 
 
 class TestInWhichSenseAGroupIsBiased:
-    """docs/theory_difficulty.md, by all 2^G groups of responses with the advantages and weights of training."""
+    """docs/algorithms/ha_dw.md, by all 2^G groups of responses with the advantages and weights of training."""
 
     @pytest.mark.parametrize("prior", [0.5, 0.3])
     @pytest.mark.parametrize(("n", "p"), [(2, 0.3), (4, 0.25), (8, 0.1), (8, 0.75)])
