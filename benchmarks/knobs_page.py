@@ -8,20 +8,35 @@ from dataclasses import fields
 from pages import ROOT, table, write
 
 from trl_credit import CreditConfig
-from trl_credit.config.knobs import defaults, in_words, knobs_of
+from trl_credit.config.knobs import Condition, defaults, in_words, knobs_of
 from trl_credit.presets import PRESETS
 
 
 PAGE = ROOT / "docs" / "knobs.md"
 
 
-def row(config_class: type, name: str, third: str = "") -> list[str]:
-    """Name, default, when it acts (or `third`), and what it does: its entry in the docstring."""
-    knobs = knobs_of(config_class)
-    conditions = (in_words(condition).replace(" to anything but ", " other than ") for condition in knobs[name].acts)
-    acts = third or ", or ".join(f"`{words.replace(' to ', ' ')}`" for words in dict.fromkeys(conditions)) or "all"
+SHORT = {
+    " to anything but ": "≠",
+    " to a whole number of at least ": "≥",
+    "tree_branching to two levels or more": "len(tree_branching)>1",
+    "teacher_prompt to 'success', or a text with {success}": "{success} in teacher_prompt",
+    " and ": ", ",
+}
+
+
+def shown(conditions: tuple[Condition, ...]) -> str:
+    """Conditions as code, without that on a credit function of the user: the introduction of the page tells it."""
+    codes = dict.fromkeys(in_words(condition) for condition in conditions if "credit" not in condition)
+    for words, short in SHORT.items():
+        codes = [code.replace(words, short) for code in codes]
+    return " or ".join(f"`{code}`" for code in codes)
+
+
+def row(config_class: type, name: str, second: str = "") -> list[str]:
+    """Name and default, when it acts (or `second`), and what it does: its entry in the docstring."""
+    acts = second or shown(knobs_of(config_class)[name].acts)
     (text,) = [f.metadata["help"] for f in fields(config_class) if f.name == name]
-    return [cell.replace("|", "\\|") for cell in (f"`{name}`", f"`{defaults(config_class)[name]}`", acts, text)]
+    return [cell.replace("|", "\\|") for cell in (f"`{name}={defaults(config_class)[name]!r}`", acts, text)]
 
 
 def tables() -> dict[str, str]:
@@ -29,15 +44,15 @@ def tables() -> dict[str, str]:
     rows: dict[str, list[list[str]]] = {}
     for name, knob in knobs_of(CreditConfig).items():
         rows.setdefault(knob.heading.lower().replace(" ", "_"), []).append(row(CreditConfig, name))
-    head = ["knob", "default", "acts with", "meaning"]
-    by_heading = {heading: table(head, lines, texts=4) for heading, lines in rows.items()}
+    head = ["knob=default", "acts with", "meaning"]
+    by_heading = {heading: table(head, lines, texts=3) for heading, lines in rows.items()}
     own = [
         row(preset.config, name, f"`{algo}`")
         for algo, preset in PRESETS.items()
         for name in knobs_of(preset.config)
         if name not in knobs_of(CreditConfig)
     ]
-    return by_heading | {"single_algorithms": table(["knob", "default", "algorithm", "meaning"], own, texts=4)}
+    return by_heading | {"single_algorithms": table(["knob=default", "algorithm", "meaning"], own, texts=3)}
 
 
 if __name__ == "__main__":

@@ -69,132 +69,110 @@ class CreditConfig(SegmentKnobs, GroupKnobs, TurnKnobs, TeacherKnobs, Constructi
 
     Parameters:
         credit (`str` or `Callable`, *optional*):
-            A custom function `f(config, tokens) -> Credit`, or a dataclass with that method, whose fields become fields
-            of this configuration ([`~trl_credit.config.algorithm.Algorithm`]). The knobs of W and of the loss weight
-            act only if it calls [`~trl_credit.loss.assignment.assign_credit`].
+            A custom function `f(config, tokens) -> Credit`, or a dataclass with such a method `credit`, whose fields
+            become knobs ([`~trl_credit.config.algorithm.Algorithm`]). Knobs of W and of the loss weight act only if it
+            calls [`~trl_credit.loss.assignment.assign_credit`].
         importance (`str`, *optional*, defaults to `"token"`):
-            Log importance weight. `"token"` (GRPO), `"sequence"` (GSPO), `"sequence_token"` (GSPO-token), `"turn"` and
-            `"turn_token"` (the same per turn; ours), `"eligible"` (P-trace; S-trace with a `selector`),
-            `"lambda_trace"` (GRPO-λ ε-trace). It replaces TRL's `importance_sampling_level`: if that is `"sequence"`
-            and this is at its default, this becomes `"sequence"`.
+            The log importance weight: `"token"` (GRPO), `"sequence"` (GSPO), `"sequence_token"` (GSPO-token), `"turn"`
+            and `"turn_token"` (the same per turn; ours), `"eligible"` (P-trace; S-trace with a `selector`) or
+            `"lambda_trace"` (GRPO-λ ε-trace). It replaces TRL's `importance_sampling_level`.
         trace_lambda (`float`, *optional*, defaults to `0.9`):
-            λ of the traces, in [0, 1]. A trace decays by `gamma * trace_lambda` per token (or turn: `trace_unit`).
+            λ of the traces, in [0, 1]. A trace decays by `gamma*trace_lambda` per token (or turn: `trace_unit`).
         gamma (`float`, *optional*, defaults to `1.0`):
-            Discount γ per token, in [0, 1].
+            The discount γ per token, in [0, 1].
         selector (`str`, *optional*, defaults to `"none"`):
-            Which tokens leave an eligible trace: `"none"` (all), `"entropy"` (the share `selective_rate` of each
-            response that has the highest entropy), `"entropy_reference"` (the same by the entropy of the reference
-            model, which training began with; in no paper), `"random"` (ablation), or a custom function with the
-            signature of [`~trl_credit.credit.selection.select_high_entropy`]. `"entropy_reference"` keeps decisions of
-            which the policy has become sure, and keeps harmless variety selected too, where it is worse. It needs
-            `beta` above 0, whose pass it reads. With PEFT the reference is the base model without the adapter, or the
-            adapter as it was when training began if that was given trained.
+            Which tokens leave an eligible trace: all (`"none"`), the share `selective_rate` of each response with the
+            highest entropy (`"entropy"`), or a random share (`"random"`, an ablation). `"entropy_reference"` (ours)
+            ranks by the entropy of the reference model, needs `beta` above 0, and selects harmless variety too. A
+            custom function is called as [`~trl_credit.credit.selection.select_high_entropy`].
         selective_rate (`float`, *optional*, defaults to `0.2`):
-            ρ of the selector, in [0, 1].
+            The share ρ of the selector, in [0, 1].
         leave_own_out (`bool`, *optional*, defaults to `True`):
-            Whether a token's own gradient is exempt from the selection (S-trace). The paper discusses `False`
-            (App. C.1) and reports no run of it.
+            Whether a token's own gradient is exempt from the selection (S-trace, App. C.1, which reports no run of
+            `False`).
         trace_style (`str`, *optional*, defaults to `"recent"`):
-            GRPO-λ's trace: `"recent"` g^(t−k), `"both"` max(g^(t−k), g^k).
+            GRPO-λ's trace: `"recent"` is g^(t−k) with g = γλ, and `"both"` is max(g^(t−k), g^k).
         loss_weight (`str`, *optional*, defaults to `"none"`):
-            GRPO-λ's ε-weight on the loss of each token: `"trace_past"` (the sum of the trace so far, its Sec. 3.2),
-            `"trace_future"` (S-trace's reading, App. D.1: the coefficient of the ε-trace on-policy) or `"none"`.
+            GRPO-λ's ε-weight on the loss of each token. `"trace_past"` is the sum of the trace so far (its Sec. 3.2),
+            and `"trace_future"` the coefficient of the ε-trace on-policy (S-trace, App. D.1).
         loss_weight_confidence (`str`, *optional*, defaults to `"none"`):
-            Function f(log π) of the current policy that multiplies the ε-weight (GRPO-λ, App. A.3): `"sigmoid"`
-            1 + σ(log π − 1), `"tanh"` 1 + tanh(log π − 1), or `"none"`. With `"sigmoid_grad"` and `"tanh_grad"` the
-            gradient flows through f as well. The paper does not say whether it does.
+            The function f(log π) that multiplies the ε-weight (GRPO-λ, App. A.3): `"sigmoid"` is 1+σ(log π−1), and
+            `"tanh"` is 1+tanh(log π−1). With `"sigmoid_grad"` and `"tanh_grad"` the gradient flows through f, which the
+            paper leaves open.
         clip_form (`str`, *optional*, defaults to `"surrogate"`):
-            The form of the clipped loss. `"surrogate"`: PPO's min(ρA, clip(ρ)A), GRPO-λ's Sec. 3. `"ratio"`: min(ρ,
-            clip ρ)·A, its Algorithm 1 as printed, which differs for A < 0: it is bounded above 1 + ε_high and has a
-            gradient below 1 − ε_low, so ε_low has no effect. TRL's `clip_ratio/*` then count no token with A < 0;
-            `credit/clip_fraction` counts all.
+            The clipped loss. `"surrogate"` is PPO's min(ρA, clip(ρ)A) (GRPO-λ, Sec. 3). `"ratio"` is min(ρ, clip ρ)·A
+            (its Algorithm 1): for A < 0 it is bounded above 1 + ε_high, ε_low has no effect, and TRL's `clip_ratio/*`
+            count no token.
         token_mask (`str`, *optional*, defaults to `"none"`):
-            Which tokens the policy term and its normalizer keep. `"probability"` (SPO) keeps the tokens whose
-            probability under the sampling policy was below `probability_threshold`. The KL term keeps all tokens. The
-            80/20 entropy mask is TRL's own `top_entropy_quantile`. `"none"`: all tokens. Or a custom function with the
-            signature of [`~trl_credit.credit.selection.probability_mask`], which sees only what is known before the
-            loss.
+            Which tokens the policy term and its normalizer keep; the KL term keeps all. `"probability"` (SPO) keeps
+            those whose sampling probability was below `probability_threshold`. A custom function is called as
+            [`~trl_credit.credit.selection.probability_mask`].
         probability_threshold (`float`, *optional*, defaults to `0.9`):
-            ρ of the probability mask, > 0, at sampling temperature.
+            ρ of the probability mask, above 0, at sampling temperature.
         baseline (`str`, *optional*, defaults to `"group"`):
-            The baseline of the advantage: `"group"` (TRL's advantage, with its `scale_rewards`), `"optimal"` (OPO: mean
-            weighted by loss tokens, so a masked response does not count; no division by std), or a custom function with
-            the signature of [`~trl_credit.credit.advantages.optimal_advantage`].
+            The baseline of the advantage: TRL's (`"group"`), OPO's mean weighted by loss tokens, without a division by
+            std (`"optimal"`), or a custom function, called as [`~trl_credit.credit.advantages.optimal_advantage`].
         advantage_floor (`float`, *optional*):
-            Advantages below it are raised to it (GRPO-λ: −0.1). `None` leaves them alone.
+            Advantages below it are raised to it (GRPO-λ has −0.1).
         td_upper_bound (`bool`, *optional*, defaults to `False`):
-            Whether 1 − Π_{k<t} (1 − π(EOS | s_k)), the upper bound of V(s_0) − V(s_t), is added to the advantage of
-            token t (GRPO-λ, Lemma 1 and App. A.2, which found it inconclusive). π is the current policy at sampling
-            temperature, read by a hook in the forward pass of the loss. The floor comes after it, which is our choice.
-            The completions table shows advantages without it.
+            Whether the upper bound 1 − Π_{k<t}(1−π(EOS|s_k)) of V(s_0)−V(s_t) is added to the advantage of token t.
+            GRPO-λ (Lemma 1, App. A.2) found it inconclusive. The floor comes after it (ours).
         difficulty (`str`, *optional*, defaults to `"none"`):
-            HA-DW's weight on the advantages of prompts that are harder or easier than a belief: `"history"` (updated
-            from batch to batch), its `"hard"` update (mean of the last `difficulty_window` accuracies) or a `"fixed"`
-            `difficulty_threshold`. `"none"`: no weight.
+            HA-DW's weight on advantages of prompts harder or easier than a belief. The belief is updated from batch to
+            batch (`"history"`), the mean of the last `difficulty_window` accuracies (`"hard"`), or
+            `difficulty_threshold` (`"fixed"`).
         difficulty_scale (`float`, *optional*, defaults to `1.3`):
-            Factor λ_scale of the difficulty weight Φ = λ_scale · exp(…) (HA-DW).
+            The factor λ_scale of HA-DW's weight λ_scale·exp(…).
         difficulty_window (`int`, *optional*, defaults to `10`):
-            m ≥ 1, the number of past batches in the belief. For the first m batches it is the mean of their
-            accuracies. The paper gives no values for m, η, the smallest step and the start. Ours come from the
-            simulation in `trl-credit help theory`.
+            The number m≥1 of past batches in the belief; for the first m it is the mean of their accuracies. The paper
+            gives no m, η, smallest step and start: ours come from a simulation (`trl-credit help ha_dw`).
         difficulty_rate (`float`, *optional*, defaults to `6.0`):
-            η > 0. The step is η times the standard deviation of the last m beliefs.
+            η > 0. A step of the belief is η times the standard deviation of the last m beliefs.
         difficulty_rate_min (`float`, *optional*, defaults to `0.02`):
-            Smallest step, in [0, 1]. Without it a constant belief would stay constant for ever.
+            The smallest step, in [0, 1], so that a constant belief can move.
         difficulty_threshold (`float`, *optional*, defaults to `0.5`):
-            Fixed belief in [0, 1] for `difficulty="fixed"`.
+            The fixed belief, in [0, 1].
         difficulty_reward (`list[str]`, *optional*):
-            Names of the reward functions that decide what is correct. p̂ of a prompt and the accuracy of a batch come
-            from the sum of these rewards, without `reward_weights`. Truncated responses count with their score, even if
-            the loss masks them. `None`: the only reward function, or the only one called `accuracy`,
-            `accuracy_reward`, `knights_and_knaves_reward` or `demo_reward`. Otherwise the trainer refuses.
+            Names of the reward functions whose sum, without `reward_weights`, says what is correct, also for truncated
+            responses. `None` takes the only reward function, or the only one called `accuracy`, `accuracy_reward`,
+            `knights_and_knaves_reward` or `demo_reward`.
         reward_range (`list[float]`, *optional*, defaults to `[0.0, 1.0]`):
-            Smallest and largest sum of the rewards of `difficulty_reward`, mapped to 0 and 1. With
-            `process_reward_weight`: of the total reward.
+            The smallest and largest sum of the rewards of `difficulty_reward` (with `process_reward_weight`: of all
+            rewards), which become 0 and 1.
         prompt_average (`bool`, *optional*, defaults to `False`):
-            With `loss_type="dapo"` or `"cispo"`: the loss is the mean over the kept tokens of each prompt's rows in the
-            generation batch, then the mean over prompts that have any (SPO-tree, Eq. 4), and the KL term is divided
-            likewise. `False`: the mean over all tokens of the batch, in which long prompts weigh more.
+            With `loss_type="dapo"` or `"cispo"`, the loss is the mean over the kept tokens of a prompt's rows in the
+            generation batch, then over prompts (SPO-tree, Eq. 4), and the KL term is divided likewise. With `False`
+            long prompts weigh more.
         behavior_logps (`str`, *optional*, defaults to `"recomputed"`):
-            π_old with vLLM: `"recomputed"` by a forward pass of the model, with TRL's correction for the engine, or the
-            engine's own (`"sampler"`), which saves that pass (GSPO, Sec. 5.4).
+            π_old with vLLM is computed by a forward pass, with TRL's correction for the engine (`"recomputed"`), or
+            taken from the engine, which saves that pass (`"sampler"`; GSPO, Sec. 5.4).
         reward_timeout (`float`, *optional*):
-            Seconds that a reward function may take for a batch. After that the run stops with an error that names
-            the function and a prompt. If Python cannot raise it (C code that holds the GIL, a blocking call in an
-            `async def`), the process ends 3 seconds later with the functions that run, but never a notebook. `None` or
-            infinity: no limit.
+            Seconds that a reward function may take for a batch before an error stops the run. If Python cannot raise
+            it, the process ends 3 seconds later, except in a notebook. `None` or infinity sets no limit.
         overwrite_output_dir (`bool`, *optional*, defaults to `False`):
-            Start from scratch in a folder that holds the results of another run. Its checkpoints are removed.
+            Whether the run starts from scratch in the folder of another run, whose checkpoints are removed.
         allow_changed (`list[str]`, *optional*):
-            Names of what may differ from the run that wrote the checkpoint to resume from: fields, or `"algorithm"`,
-            `"batch_size"`, `"reward_funcs"`, `"model"`, `"tokenizer"`, `"data"`. The card lists the changes.
+            What may differ from the run that wrote the checkpoint: names of fields, or `"algorithm"`, `"batch_size"`,
+            `"reward_funcs"`, `"model"`, `"tokenizer"`, `"data"`.
         nonfinite_patience (`int`, *optional*, defaults to `3`):
-            Consecutive updates that may be skipped because loss or gradient is not finite, before the run stops. It
-            also stops when more than a quarter of the last 100 updates (and more than this number) were skipped.
+            Consecutive updates without finite loss and gradient that may be skipped. The run also stops if more than a
+            quarter of the last 100 (and more than this number) were skipped.
         length_sort (`str`, *optional*, defaults to `"auto"`):
-            Whether rows are sorted by length and padding is dropped. `"auto"`: each process sorts the rows of an
-            accumulation window by length, and a micro-batch drops the columns that none of its rows needs, also in the
-            passes for π_old and the reference. The gradient of an optimizer step stays equal, to rounding. If a loss is
-            not a sum over the rows of a window, the rows keep their order, only the padding is dropped, and this is
-            logged once (see `trl-credit help padding`). `"off"`: rows and padding as in TRL, to the last bit. Rows of
-            trees are trimmed in both cases.
+            `"auto"` sorts rows by length, where the loss allows it, and drops padding; the gradient of an optimizer
+            step stays equal, to rounding. `"off"` does as TRL, except that rows of trees are trimmed (`trl-credit help
+            architecture`).
         shared_prefix (`str`, *optional*, defaults to `"auto"`):
-            Whether a prompt that several rows of a micro-batch share is computed once. `"auto"`: if that is estimated
-            to save a quarter of the forward pass, and a comparison has found equal log-probabilities. With flash
-            attention of transformers, which cannot share prompts, rows are packed into one sequence without padding
-            instead. `"on"`: whenever two rows share a prompt; refused if the model does not support it. `"off"`: never,
-            as in TRL. The same holds for the passes for π_old and the reference (see `trl-credit help padding`).
+            `"auto"` computes once a prompt that rows of a micro-batch share, if that saves an estimated quarter of the
+            forward pass and gives equal log-probabilities. With transformers' flash attention it packs rows without
+            padding instead. `"on"` always shares, and refuses a model that cannot. `"off"` does as TRL.
         skip_zero_advantage (`str`, *optional*, defaults to `"auto"`):
-            Whether the passes of a micro-batch without advantages are left out. `"auto"`: no forward and backward pass
-            for a micro-batch in which no token of any process has an advantage, if its gradient is exactly 0. The
-            update is TRL's, to the last bit (see `trl-credit help padding`). `"off"`: all passes are made, and metrics
-            are means over all of them.
+            `"auto"` skips a micro-batch in which no token of any process has an advantage, if its gradient is exactly
+            0, so the update is TRL's. `"off"` makes all passes, and metrics count all of them.
         log_credit (`int`, *optional*, defaults to `0`):
-            Optimizer steps between two writes of the rollouts to `credit_log/` in `output_dir`, with the effective
-            credit of each token (see `trl-credit help rollout_logs`). A run of fewer steps writes those of its last
-            one. 0: never.
+            Optimizer steps between two writes of the rollouts, with each token's effective credit, to `credit_log/` in
+            `output_dir` (`trl-credit help rollout_logs`). 0 writes nothing.
         log_credit_groups (`int`, *optional*, defaults to `8`):
-            Maximal number of groups of a logged step, the first of its generation batch.
+            The largest number of groups of a logged step, the first of its batch.
 
     Raises:
         ValueError: values are out of range, combinations are ill-defined, or knobs have no effect; the message has a

@@ -37,37 +37,29 @@ class GroupKnobs:
 
     Parameters:
         groups (`str`, *optional*, defaults to `"keep"`):
-            What happens to groups without signal. `"keep"`: they stay in the batch (TRL). `"replace"`: they become
-            copies of groups of the batch that have signal (POLARIS), each copy a group of its own; a batch in which
-            less than a third of the groups have signal is kept as it is. `"refill"`: further prompts are sampled until
-            the batch is full of groups with signal (DAPO's dynamic sampling). Metrics of rewards and lengths are those
-            of all sampled responses.
+            What happens to groups without signal. `"keep"` leaves them in the batch (TRL). `"replace"` makes them
+            copies of groups with signal (POLARIS), unless less than a third have it. `"refill"` samples further prompts
+            until the batch is full (DAPO).
         group_signal (`str`, *optional*, defaults to `"correct"`):
-            What must differ within a group: `"correct"`, the sum of the rewards of `difficulty_reward` (DAPO, which
-            asks for responses that are correct and others that are not), `"reward"`, the total reward, or
-            `"advantage"`: any token has an advantage other than 0 (for chains after their continuations are paid for).
-            Responses without a reward do not count. With `"correct"` and `"reward"`, truncated ones do, also if
-            `mask_truncated_completions` leaves them out of the loss: the others have an advantage from them.
+            What must differ within a group: the sum of the rewards of `difficulty_reward` (`"correct"`, DAPO), or the
+            total reward (`"reward"`). `"advantage"` asks for an advantage other than 0. Truncated responses count for
+            the first two, even if masked.
         max_copies (`int`, *optional*, defaults to `2`):
-            Copies of a group in a batch, besides itself. Two are enough for a third of groups with signal. This default
-            is ours.
+            Copies of a group in a batch, besides itself (2 is ours).
         max_refills (`int`, *optional*, defaults to `10`):
-            Further calls of the engine for one batch. After the last one, copies fill the batch as with `"replace"`.
+            Further engine calls for one batch. After the last one, copies fill it as with `"replace"`.
         dull_kl (`str`, *optional*, defaults to `"keep"`):
-            KL term of the groups without signal: `"keep"` (TRL), or `"drop"`: it is 0 for those of their rows that have
-            no advantage, and what the loss is divided by stays the same.
+            The KL term of groups without signal: TRL's (`"keep"`), or 0 in their rows without an advantage, with the
+            same divisor of the loss (`"drop"`).
         prompt_sampler (`str`, *optional*, defaults to `"data"`):
-            The order of prompts. `"data"`: the order of the data set (TRL). `"difficulty"`: prompts are drawn without
-            replacement within a batch, with probabilities in proportion to p(1 − p), p being the last pass rate of a
-            prompt: the mean correctness of its group. Unseen ones count as p = 1/2. A draw knows the rates of all
-            earlier batches, whatever the data loader has fetched ahead. Pass rates are kept in `prompt_rates.jsonl`.
-            This order is ours.
+            The order of prompts: that of the data set (`"data"`, TRL), or drawn without replacement within a batch, in
+            proportion to p(1−p) (`"difficulty"`, ours). p is the last pass rate of a prompt, or 1/2 if it is unseen.
+            `prompt_rates.jsonl` keeps the rates.
         prompt_floor (`float`, *optional*, defaults to `0.05`):
-            Smallest weight p(1 − p) of a prompt, in [0, 0.25]. With 0, prompts that were always or never solved in
-            their last group are not drawn again. This default is ours.
+            The smallest p(1−p), in [0, 0.25] (0.05 is ours). With 0, prompts that were always or never solved in their
+            last group are not drawn again.
         retire_above (`float`, *optional*):
-            Prompts whose last pass rate is above it are not drawn again, in [0, 1]; if too few are left for a batch,
-            they are. `None`: none retires.
+            Prompts whose last pass rate is above it, in [0, 1], are not drawn again, unless too few are left.
         prompt_rates (`str`, *optional*):
             A `prompt_rates.jsonl` of an earlier run to start from. Prompts are found by their text.
     """

@@ -37,86 +37,77 @@ class SegmentKnobs:
 
     Parameters:
         rollouts (`str`, *optional*, defaults to `"none"`):
-            How segments are valued, if at all. `"chain"` (SPO-chain, VinePPO): continuations start from the boundaries
-            of each response. `"tree"` (SPO-tree): the responses form a tree. With either, advantages are differences of
-            values, and `scale_rewards` has no effect. `"none"`: no segments.
+            How segments are valued: by continuations from the boundaries of each response (`"chain"`; SPO-chain,
+            VinePPO), or by a tree of responses (`"tree"`; SPO-tree). Advantages are then differences of values, and
+            `scale_rewards` has no effect.
         segmentation (`str`, *optional*, defaults to `"cutpoints"`):
-            How a chain is cut into segments, the first of which begins with the response. `"cutpoints"`: each has
-            `cutpoint_interval` tokens that are less probable than `probability_threshold`, and ends before the next
-            one. `"fixed_length"`: `segment_length` tokens. `"fixed_count"`: `num_segments` per response. `"steps"`: by
-            `step_splitter`. `"turns"`: each turn of a conversation in an environment that has `snapshot()` and
-            `restore(state)`, from which conversations are continued (ours). Or a custom function `f(old_logp_t, *,
-            completion_ids, decode, mask_t)` that returns where segments begin: bool, shape (B, T).
+            How a chain is cut, from the first token on. `"cutpoints"` gives each segment `cutpoint_interval` tokens
+            less probable than `probability_threshold`, and ends it before the next one. `"fixed_length"` takes
+            `segment_length` tokens, `"fixed_count"` makes `num_segments`, and `"steps"` cuts by `step_splitter`.
+            `"turns"` (ours) takes the turns of an environment with `snapshot()` and `restore(state)`. A custom function
+            `f(old_logp_t, *, completion_ids, decode, mask_t)` returns where segments begin: bool, shape (B, T).
         cutpoint_interval (`int`, *optional*, defaults to `5`):
-            n ≥ 1, cutpoints per segment.
+            The number n≥1 of cutpoints per segment.
         num_segments (`int`, *optional*):
-            K ≥ 1. With `"cutpoints"` it replaces the interval.
+            The number K≥1 of segments. With `"cutpoints"` it replaces the interval.
         segment_length (`int`, *optional*, defaults to `100`):
             Tokens per segment of `"fixed_length"`.
         step_splitter (`str`, *optional*, defaults to `"newline"`):
             How a response is split into steps: `"newline"`, `"gsm8k"`, `"math"`, or a custom function from a text to
-            ascending character offsets. A response for which it raises `ValueError` is left out of the loss.
+            ascending character offsets, whose `ValueError` leaves the response out of the loss.
         max_valued_steps (`int`, *optional*):
-            Boundaries per response that are valued by rollouts, not counting one at the first token. Later ones get the
-            response's own reward (VinePPO on GSM8K: 25). `None`: all.
+            Boundaries per response that rollouts value, besides the first token. Later ones get the response's own
+            reward (VinePPO on GSM8K: 25). `None` values all.
         rollouts_per_state (`int`, *optional*, defaults to `9`):
-            N ≥ 1, continuations from each boundary.
+            The number N≥1 of continuations from each boundary.
         initial_value (`str`, *optional*, defaults to `"rollout"`):
-            V(s_0), if a segment begins at the first token: `"rollout"`, or `"group"`, the mean reward of the group's
-            other responses, which needs no rollouts.
+            V(s_0), if a segment begins at the first token: `"rollout"` estimates it, and `"group"` takes the mean
+            reward of the group's other responses.
         certain_tolerance (`float`, *optional*, defaults to `0.0`):
-            No rollouts if the policy gave the rest of the response at least probability 1 − this, since the value is
-            then known to that precision. In [0, 1).
+            No rollouts are made if the rest of the response had at least probability 1 − this, in [0, 1).
         truncated_value (`float`, *optional*):
-            Value of truncated rollouts and leaves. `None`: what the reward functions give them (SPO, Alg. 1).
+            The value of truncated rollouts and leaves. `None` takes what the reward functions give (SPO, Alg. 1).
         rollout_batch_size (`int`, *optional*):
-            Continuations per engine call. `None`: all in one call, which is fastest if memory allows (vLLM queues).
-            A chain's continuations also go to the reward functions in parts of this size; `None`: in parts of four per
-            response of the process, or more if responses are short.
-            Where all prefixes of a call share one token limit (without vLLM, with its server or tensor parallelism),
-            those with the largest token budgets come first, so that the continuations of a call have similar lengths.
+            Continuations per engine call, and for a chain also per call of the reward functions. `None` makes one
+            engine call, which needs most memory, and gives the reward functions at least four per response.
         tree_branching (`list[int]`, *optional*, defaults to `[6, 6, 6]`):
             Children per node, from the root down.
         tree_segment_length (`int`, *optional*, defaults to `30`):
-            M, tokens per segment on all levels except the last, which runs to the end of the response.
+            The tokens M per segment; the last level runs to the end of the response.
         segment_advantage (`str`, *optional*, defaults to `"mean"`):
-            Baseline of a tree's segment: `"mean"` of the siblings, `"loo"` (leave-one-out), or `"std"` (mean, then
+            The baseline of a tree's segment: `"mean"` of the siblings, `"loo"` (leave-one-out), or `"std"` (mean,
             divided by the standard deviation).
         tree_rows (`str`, *optional*, defaults to `"nodes"`):
-            The training rows of a tree. `"nodes"`: one training row per node. The others give the same gradient from
-            fewer tokens: `"paths"`, in which the nodes of a path share their prefix, or `"packed"` (tree attention):
-            the branches of a tree are packed into at most `num_generations` rows, and the attention mask separates them
-            (not with flash attention).
+            The training rows of a tree. `"nodes"` makes one per node. The others give the same gradient from fewer
+            tokens: nodes of a path share their prefix (`"paths"`), or branches share at most `num_generations` rows
+            (`"packed"`, tree attention without flash attention).
         replay_iterations (`int`, *optional*, defaults to `1`):
-            Generation batches in which a row of a tree may be drawn. 1 means no replay. SPO, App. D: 8.
+            Generation batches in which a row of a tree may be drawn. 1 means no replay. SPO has 8 (App. D).
         replay_cap (`int`, *optional*):
-            Rows of one prompt per generation batch. `None`: no limit. SPO, App. D: 32 trajectories, which are rows with
-            `tree_rows="paths"`; the released code has 32 segments.
+            Rows of one prompt per generation batch. `None` sets no limit. SPO has 32 trajectories (App. D), which are
+            rows with `tree_rows="paths"`, and its released code 32 segments.
         process_reward_weight (`float`, *optional*, defaults to `0.0`):
-            α in A + α A^μ (the released code: 5), with A^μ from the best of `process_reward_best_of` tries. Total
-            rewards must lie in `reward_range`.
+            α in A + αA^μ (5 in the released code), with A^μ from the best of `process_reward_best_of` tries.
         process_reward_best_of (`int`, *optional*):
-            K ≥ 1, the exponent of V^μ = 1 − (1 − V)^K. `None`: the number of Monte Carlo samples of a state, as in the
-            paper: `rollouts_per_state`, or the branching of a tree, if equal on all levels (the released code: 4).
+            K≥1 in V^μ = 1−(1−V)^K. `None` takes the number of samples of a state, as in the paper:
+            `rollouts_per_state`, or the branching of a tree, if equal on all levels (the released code has 4).
         process_reward_form (`str`, *optional*, defaults to `"advantage"`):
-            What the process reward is added to. `"value"`: V(child) + α A^μ, the paper's form, which also trains nodes
-            of advantage 0. `"advantage"`: A + α A^μ, which is ours: it keeps the baseline V(parent), for less variance.
+            `"value"` has V(child) + αA^μ, the paper's form, which also trains nodes of advantage 0. `"advantage"` has A
+            + αA^μ (ours), which keeps the baseline V(parent), for less variance.
         policy_loss (`str`, *optional*, defaults to `"clip"`):
-            The policy term of the loss. `"clip"`: TRL's loss. `"policy_iteration"`: w (`beta` log π/π_ref − A)² per
-            segment, which replaces clipped ratio and KL term (SPO, App. B); w is π/π_old, at most 10. Only the released
-            code has this limit. The paper gives no `beta`; the released code uses 0.1.
+            The policy term: TRL's (`"clip"`), or w (`beta` log π/π_ref − A)² per segment, without clipping and KL term
+            (`"policy_iteration"`; SPO, App. B). w is π/π_old, at most 10 as in the released code, which uses
+            `beta=0.1`; the paper gives neither.
         whiten_advantages (`str`, *optional*, defaults to `"none"`):
-            Over which kept tokens advantages get mean 0 and variance 1. `"none"`, the generation `"batch"`, or each
+            Over which kept tokens advantages get mean 0 and variance 1: the generation `"batch"`, or each
             `"microbatch"` (the released code; it turns equal advantages into 0).
         released_code (`list[str]`, *optional*):
-            Points in which the released code of a paper is followed where it differs from the text.
-            `"spo_normalizer"`: with a `token_mask`, KL is summed over the kept tokens of each row, then averaged over
-            rows; the text has KL over all tokens, divided like the policy term. `"spo_first_cutpoint"`: the first
-            segment begins at the first cutpoint, not at the first token, so that A_1 starts from V there and not from
-            V(x) (Eq. 2). `"spo_last_token"`: a cutpoint may be a response's last token. `"spo_replay"`: the replay
-            buffer loses rows and fills batches by repetition. `"spo_policy_iteration"`: half of the loss of
-            `"policy_iteration"`. `"ha_dw_anchor"`: the belief of `difficulty="hard"` includes the batch that it weighs.
-            That code has `difficulty_scale=1.5`, and no weight without `scale_rewards`.
+            Points in which a paper's released code is followed instead of the text. `"spo_normalizer"` sums KL over the
+            kept tokens of each row and averages over rows; the text takes all tokens. `"spo_first_cutpoint"` begins the
+            first segment at the first cutpoint, not at the first token (Eq. 2). `"spo_last_token"` lets a cutpoint be a
+            response's last token. `"spo_replay"` loses rows of the replay buffer and fills batches by repetition.
+            `"spo_policy_iteration"` halves the loss of `"policy_iteration"`. `"ha_dw_anchor"` includes the weighed
+            batch in the belief of `difficulty="hard"`; that code has `difficulty_scale=1.5`.
     """
 
     rollouts: str = _rollout("none", one_of("none", "chain", "tree"))

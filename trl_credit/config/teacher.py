@@ -51,22 +51,19 @@ class TeacherKnobs:
 
     Parameters:
         teacher (`str`, *optional*):
-            Its weights: `"policy"`, those that sampled; `"reference"`, TRL's reference model (the weights in the folder
-            of the model, or the base model below an adapter); or a model by name or path, with the vocabulary of the
-            policy. A model is loaded with `model_init_kwargs`, whose `dtype` is `"auto"` here if left out. `None`: no
-            teacher.
+            The teacher's weights: `"policy"` (those that sampled), `"reference"` (TRL's reference model), or a model by
+            name or path, with the vocabulary of the policy. A named model is loaded with `model_init_kwargs`, whose
+            `dtype` is `"auto"` if left out.
         teacher_prompt (`str` or `Callable`, *optional*):
-            What it sees in place of the prompt: a text with columns of the row in braces, `"success"`, or a function
-            `f(row) -> prompt`. In a text such as `"{prompt}\n\nThe answer is {answer}."`, `{prompt}` is the prompt. In
-            a conversation it is the last user turn, which the text replaces. `{success}` is a right response of the
-            group, never the row's own, and `"success"` is short for our text with it. Right is the largest reward of
-            `reward_range`, by `difficulty_reward`. A row that lacks a column, or for which the function returns `None`,
-            has no context: its log-probabilities are NaN. `None`: the row's own prompt.
+            What the teacher sees as prompt: a text with columns of the row in braces, such as `"{prompt}\n\nThe answer
+            is {answer}."`, or a function `f(row) -> prompt`. In a conversation `{prompt}` is the last user turn, which
+            the text replaces. `{success}` is another response of the group with the largest reward of `reward_range`,
+            and `"success"` is our text with it. A row that lacks a column, or for which the function returns `None`, is
+            not scored (NaN). `None` keeps the row's own prompt.
         teacher_sync_steps (`int`, *optional*):
-            With `teacher="policy"`: the weights are a copy of the policy, renewed after so many optimizer steps.
-            `None`: those of the policy itself.
+            Optimizer steps after which a copy of the policy, the teacher, is renewed. `None` takes the policy itself.
         teacher_update_rate (`float`, *optional*, defaults to `1.0`):
-            Share of the policy in the renewed copy, above 0 and at most 1. Below 1 it is a moving average.
+            The share of the policy in the renewed copy, above 0 and at most 1. Below 1 it is a moving average.
     """
 
     teacher: str | None = _teacher(None, Values("text", lambda x: isinstance(x, str) and x != ""))

@@ -34,34 +34,30 @@ class TurnKnobs:
 
     Parameters:
         trace_unit (`str`, *optional*, defaults to `"token"`):
-            What leaves a trace. `"token"`: each token leaves its log-probability, and the trace decays per token.
-            `"turn"`: a turn leaves the mean log-probability of its tokens, the trace decays per turn, and the tokens of
-            one turn do not reach each other. A `selector` then chooses among the turns of a response, by the mean
-            entropy of their tokens. No paper of this package has it.
+            What leaves a trace: each token its log-probability (`"token"`), or each turn the mean over its tokens
+            (`"turn"`, in no paper here). With `"turn"` the trace decays per turn, tokens of one turn do not reach each
+            other, and a `selector` chooses turns by mean entropy.
         turn_average (`bool`, *optional*, defaults to `False`):
-            With `loss_type="grpo"`: the loss of a response is the mean over its turns of the mean over the kept tokens
-            of each turn, and the KL term is divided likewise. `False`: the mean over all its tokens, which has been
-            seen to make turns short and many. No paper of this package has the mean over turns.
+            With `loss_type="grpo"`, the loss of a response is the mean over its turns of the mean over each turn's kept
+            tokens, and the KL term is divided likewise. No paper here has it. With `False` turns may become short and
+            many.
         returns (`str`, *optional*, defaults to `"outcome"`):
-            How rewards along a response become advantages. `"outcome"`: the sum of all rewards, one advantage per
-            response (TRL). `"to_go"`: the return from each step on, minus `step_baseline`. `"state_groups"`: GiGPO's
-            A_E + ω A_S over turns. A_S compares returns from equal states of the environment (`state_key`) within the
-            group. `"difference"`: rewards are scores of states, the last of which is the reward of the response; a
-            step's credit is the difference of the scores around it. With all but `"outcome"`, `scale_rewards` has no
-            effect: only `state_advantage="std"` divides by a standard deviation. With `rollouts="chain"` the advantages
-            of the segments are added.
+            How rewards along a response become advantages. `"outcome"` sums them (TRL). `"to_go"` takes the return from
+            each step on, minus `step_baseline`. `"state_groups"` is GiGPO's A_E + ω A_S over turns; A_S compares
+            returns from equal states (`state_key`) within the group. `"difference"` takes rewards as scores of states,
+            the last of which is the response's reward, and credits a step with the difference around it. All but
+            `"outcome"` ignore `scale_rewards`.
         step_gamma (`float`, *optional*, defaults to `1.0`):
-            Discount per step, in [0, 1]; with `"state_groups"` per turn. All scripts of GiGPO's authors have 0.95.
+            The discount per step, in [0, 1], or per turn with `"state_groups"` (0.95 in GiGPO's scripts).
         step_baseline (`str`, *optional*, defaults to `"step"`):
-            Baseline of `"to_go"`, from the other responses of the group: `"step"`, the mean of their returns from the
-            same step on, over those that reached it, or `"response"`, the mean of their whole returns. Both are
-            unbiased. With `"response"` late steps, before which rewards were earned already, get negative advantages.
+            The baseline of `"to_go"`, from the other responses of the group: the mean of their returns from the same
+            step on, if they reached it (`"step"`), or of their whole returns (`"response"`). Both are unbiased;
+            `"response"` gives late steps negative advantages if rewards came before.
         state_weight (`float`, *optional*, defaults to `1.0`):
             ω of `"state_groups"`.
         state_advantage (`str`, *optional*, defaults to `"mean"`):
-            Baseline of A_E and A_S: `"mean"`, the mean with the response itself; `"std"`, the same, then divided by the
-            standard deviation (both are GiGPO's); or `"loo"` (leave-one-out), which is ours. A mean with the response
-            itself is biased in A_S, where the policy decides how many responses reach a state.
+            The baseline of A_E and A_S: GiGPO's `"mean"` with the response itself, its `"std"`, which also divides by
+            the standard deviation, or `"loo"` (leave-one-out; ours). GiGPO's are biased in A_S.
     """
 
     trace_unit: str = _turn("token", one_of("token", "turn"), acts=(when(importance=TRACES), CUSTOM_CREDIT))

@@ -24,7 +24,7 @@ class DifficultyBelief:
     ranks that receive the same accuracies hold the same belief to the last bit.
 
     The paper gives neither η nor m, η_min or a start: the four are ours, from the simulation in
-    `docs/theory_difficulty.md`.
+    `docs/algorithms/ha_dw.md`.
 
     * `"history"`: the equation above. For the first `window` batches, which give too few beliefs for σ_t, C is the mean
       of the accuracies so far.

@@ -135,7 +135,7 @@ class Contract:
         return credit
 
     def _error(self, problem: str) -> ValueError:
-        return ValueError(f"{self._label} {problem} (see trl-credit help credit_contract).")
+        return ValueError(f"{self._label} {problem} (see trl-credit help your_own_algorithm).")
 
     def _called(self, config: CreditConfig, tokens: Tokens) -> Any:
         with errors_named(self.algorithm.source, self._label):

@@ -142,14 +142,14 @@ def trained_tokens(seen: SeenLoss) -> Sums:
 
 @metric("clip_fraction", "clip_fraction/response_mean", when=lambda seen: not seen.carries_loss)
 def clip_fraction(seen: SeenLoss) -> Sums:
-    """Tokens of the policy term that clipping leaves without a gradient. `response_mean`: the share of each response
-    (with trees: of each row), then the mean over responses, as in Fig. 4 of the S-trace paper.
+    """Tokens of the policy term that clipping leaves without a gradient. `response_mean` is the mean of the shares of
+    responses (with trees, of rows).
 
     Unit: share
-    If it looks odd: high: fewer updates per batch, a lower learning rate, or a wider clip. GRPO-λ's trace clips far
-        more than GRPO
+    If it looks odd: high: make fewer updates per batch, lower the learning rate, or widen the clip. GRPO-λ's trace
+        clips far more than GRPO
 
-    In the mean a short response counts as much as a long one (arXiv 2605.05965, Sec. 5.4).
+    In the mean a short response counts as much as a long one (arXiv 2605.05965, Sec. 5.4 and Fig. 4).
     """
     clipped_n = (clipped_tokens(seen.config, seen.credit, seen.tokens) & seen.kept_t).sum(-1, dtype=torch.float)
     share = clipped_n / seen.kept_n.clamp(min=1)
@@ -178,11 +178,12 @@ def selected_fraction(seen: SeenLoss) -> Sums:
 
 @metric("abs_advantage")
 def abs_advantage(seen: SeenLoss) -> Sums:
-    """Mean of abs(A) over the tokens of the policy term, whatever `loss_type` divides by. With a custom loss A is the
-    advantage that the algorithm got.
+    """Mean of abs(A) over the tokens of the policy term.
 
     Unit: advantage
     If it looks odd: 0: no group has signal
+
+    It is this mean whatever `loss_type` divides by. With a custom loss A is the advantage that the algorithm got.
     """
     size_t, counted_t = seen.sizes
     return size_t.sum(), seen.n_kept if counted_t is seen.kept_t else counted_t.sum(dtype=torch.float)
@@ -193,8 +194,7 @@ def abs_advantage_by_quarter(seen: SeenLoss) -> Sums:
     """Logged step: the same by quarter of the response.
 
     Unit: advantage
-    If it looks odd: with GRPO the quarters are about equal, which is no fault. Segments and steps are there to make
-        them differ
+    If it looks odd: they are about equal with GRPO, and differ with segments and steps
     """
     size_t, counted_t = seen.sizes
     return _by_part(torch.stack([size_t, counted_t.float()]), seen.quarters_t, 4)
@@ -202,11 +202,11 @@ def abs_advantage_by_quarter(seen: SeenLoss) -> Sums:
 
 @metric("noise_share", when=lambda seen: seen.in_detail or seen.selection_t is not None)
 def noise_share(seen: SeenLoss) -> Sums:
-    """An estimate (a mean with a selector or `top_entropy_quantile`, else of the logged step): share of the gradient
-    noise that lies outside of the selected tokens. Without a selector: outside of the 20 % with the highest entropy.
+    """The estimated share of gradient noise outside of the selected tokens. Without a selector or
+    `top_entropy_quantile`: of the logged step, outside of the 20 % with the highest entropy.
 
     Unit: share
-    If it looks odd: below 0.2 a selector can hardly help. A run with a selector then warns ([which](which.md))
+    If it looks odd: below 0.2: a selector can hardly help, and a run with one warns ([which](which.md))
 
     Over the tokens of the loss, see [`~trl_credit.credit.shares.noise_outside`]. ℓ is π_old's, of the training model at
     the sampling temperature (with `behavior_logps="sampler"` the engine's own); what `top_p` or `top_k` cut off is not
@@ -223,7 +223,7 @@ def effective_horizon(seen: SeenLoss) -> Sums:
     """Logged step: how far back credit travels on average, weighted by abs(A); 0 with GRPO.
 
     Unit: tokens
-    If it looks odd: near the length of the responses: lower `trace_lambda`. Near 0: raise it, or `selective_rate`
+    If it looks odd: near the length of responses: lower `trace_lambda`. Near 0: raise it, or `selective_rate`
 
     What stays at its token travels 0, see [`~trl_credit.credit.gradient.travelled`]; `explain` shows the same number.
     """
@@ -233,14 +233,13 @@ def effective_horizon(seen: SeenLoss) -> Sums:
 
 @metric("last_tokens_share", when=lambda seen: seen.in_detail and seen.config.rollouts != "tree")
 def last_tokens_share(seen: SeenLoss) -> Sums:
-    """Logged step: credit on the last 20 tokens, with the real ratio and clipping. 1: as much as if all tokens got the
-    same. Without trees, whose rows are not responses.
+    """Logged step: credit on the last 20 tokens over that of an even share; not with trees.
 
     Unit: ratio
-    If it looks odd: far below 1: the trace starves the end; avoid a trace if the answer is there
-        ([which](which.md#the-answer-at-the-very-end))
+    If it looks odd: far below 1: the trace starves the end; avoid it if the answer is there ([which](which.md))
 
-    Of the tokens that the policy wrote, see [`~trl_credit.credit.shares.last_tokens`].
+    With the real ratio and clipping. Rows of trees are not responses. Of the tokens that the policy wrote, see
+    [`~trl_credit.credit.shares.last_tokens`].
     """
     return last_tokens(seen.credit_t, mask_t=seen.tokens.turn_ids >= 0)
 
@@ -251,20 +250,19 @@ def _has_teacher(seen: SeenLoss) -> bool:
 
 @metric("teacher/kl", when=_has_teacher)
 def teacher_kl(seen: SeenLoss) -> Sums:
-    """Mean of ℓ° − ℓᵀ over the tokens of the loss that the teacher scored: an estimate of the KL divergence of the
-    policy from the teacher, per token.
+    """Estimate of the KL divergence of the policy from the teacher: mean of ℓ° − ℓᵀ over the tokens that it scored.
 
     Unit: nats
-    If it looks odd: 0: the teacher sees what the policy sees. Above 1: another model family, or a context that the
-        model does not follow
+    If it looks odd: 0: the teacher sees what the policy sees. Above 1: it is of another model family, or does not
+        follow its context
     """
     return -torch.where(seen.teacher_t, seen.gap_t, 0.0).sum(), seen.teacher_t.sum(dtype=torch.float)
 
 
 @metric("teacher/more_probable/positive", "teacher/more_probable/negative", when=_has_teacher)
 def teacher_more_probable(seen: SeenLoss) -> Sums:
-    """Tokens that the teacher finds more probable than the policy that sampled, among those of responses with a
-    positive and with a negative advantage.
+    """Tokens that the teacher finds more probable than the sampling policy, in responses with a positive and with a
+    negative advantage.
 
     Unit: share
     If it looks odd: equal: the teacher does not tell right responses from wrong ones
@@ -276,7 +274,7 @@ def teacher_more_probable(seen: SeenLoss) -> Sums:
 
 @metric("teacher/no_context", when=_has_teacher)
 def teacher_no_context(seen: SeenLoss) -> Sums:
-    """Rows that the teacher did not score: without a context, or longer with it than the teacher's model takes.
+    """Rows that the teacher did not score, since they have no context or are too long for it.
 
     Unit: share
     If it looks odd: high with `"success"`: few groups have a right response. Above 0 with a column: rows lack it
@@ -297,15 +295,15 @@ def _changes_credit(seen: SeenLoss) -> bool:
     when=_changes_credit,
 )
 def coefficient(seen: SeenLoss) -> Sums:
-    """Logged step: credit of a token over its advantage, abs(c)/abs(A), with the real ratio and clipping. In ten
-    classes of the tokens of a response by entropy, of which 0 has the lowest and 9 the highest, and by quarter of the
-    response. Logged only with a trace or a `loss_weight`.
+    """Logged step: credit of a token over its advantage, abs(c)/abs(A), with the real ratio and clipping, by decile of
+    the entropy in a response (9 is the highest) and by quarter of the response. It needs a trace or a `loss_weight`.
 
     Unit: ratio
-    If it looks odd: GRPO has 1 at ratio 1, and a clipped token counts 0. With S-trace the high classes should lie above
-        1. Late quarters far below early ones: the trace starves the end
+    If it looks odd: high deciles should lie above 1 with S-trace (GRPO has 1 at ratio 1). Late quarters far below early
+        ones: the trace starves the end
 
-    Ranked as the selector does it, over the tokens in the policy term with an advantage other than 0.
+    A clipped token counts 0. Ranked as the selector does it, over the tokens in the policy term with an advantage other
+    than 0.
     """
     advantage_t = torch.where(seen.kept_t, wide(seen.tokens.advantages).detach().abs(), 0.0)
     has_credit = advantage_t > 0

@@ -92,10 +92,11 @@ class ClipCovConfig(GRPOConfig):
         loss_type (`str`, *optional*, defaults to `"dapo"`): what the loss is divided by.
         epsilon (`float`, *optional*, defaults to `1.0`): lower clip range.
         epsilon_high (`float`, *optional*, defaults to `1.0`): upper clip range.
-        cov_share (`float`, *optional*, defaults to `0.0002`): share of the tokens that lose their gradient.
-        cov_range (`list[float]`, *optional*, defaults to `[1.0, 5.0]`): covariances of the candidates.
-        cov_statistics (`str`, *optional*, defaults to `"batch"`): tokens whose means and choice count.
-            Or `"microbatch"`, as in the released code.
+        cov_share (`float`, *optional*, defaults to `0.0002`): The share of the tokens that lose their gradient.
+        cov_range (`list[float]`, *optional*, defaults to `[1.0, 5.0]`): The range of the covariances of candidates.
+        cov_statistics (`str`, *optional*, defaults to `"batch"`):
+            The tokens whose means and choice count: the generation `"batch"`, or the `"microbatch"` as in the released
+            code.
     """
 
     RULES = (

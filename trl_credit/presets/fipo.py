@@ -78,16 +78,15 @@ class FIPOConfig(DAPOConfig):
         future_half_life (`float`, *optional*, defaults to `32.0`):
             Tokens after which the drift of a later token counts half.
         future_clip (`list[float]`, *optional*, defaults to `[1.0, 1.2]`):
-            Smallest and largest f. `[0.8, 1.2]` also weakens credit.
+            The smallest and largest f. `[0.8, 1.2]` also weakens credit.
         future_ratio_max (`float`, *optional*, defaults to `10.0`):
-            The drift of a token with a larger ratio does not count (Eq. 5). `None`: all count.
+            The drift of a token with a larger ratio does not count (Eq. 5). `None` counts all.
         future_safety_ratio (`float`, *optional*, defaults to `10.0`):
-            Where A < 0 and the ratio is larger, f is at most 1. The paper has 10 for 32B (Table 2) and 3 for 7B (Table
-            3). The released loss takes 4 if the script sets none.
+            Where A < 0 and the ratio is larger, f is at most 1. The paper has 10 for 32B and 3 for 7B (Tables 2 and 3),
+            and the released loss 4.
         future_drop_clipped (`int`, *optional*):
-            A response with this many tokens at the bound of `delta` leaves the policy term of an update. It still
-            counts in what the loss is divided by, which is ours. `None`: none leaves, as in the paper. The released
-            code has 2, and takes such a response out of the mean.
+            A response with this many tokens at the bound of `delta` leaves the policy term of an update, but not the
+            divisor (ours). The released code has 2, and takes it out of both. `None`, as in the paper, drops none.
     """
 
     RULES = (

@@ -63,11 +63,11 @@ class KLCovConfig(GRPOConfig):
         credit (`str`, *optional*, defaults to `"trl_credit.presets.kl_cov.KLCov"`): this algorithm.
         loss_type (`str`, *optional*, defaults to `"dapo"`): what the loss is divided by.
         cov_share (`float`, *optional*, defaults to `0.002`):
-            Share of the tokens with a penalty, at least one unless it is 0 (0.0002 in the script for 32B).
+            The share of the tokens with a penalty, at least one unless it is 0 (0.0002 in the script for 32B).
         cov_penalty (`float`, *optional*, defaults to `1.0`):
-            Factor of |log ρ|, as in the released scripts (0.1 in verl's configuration).
+            The factor of |log ρ|, as in the released scripts (0.1 in verl's configuration).
         cov_statistics (`str`, *optional*, defaults to `"batch"`):
-            `"batch"`, or `"microbatch"` as in the released code.
+            The generation `"batch"`, or the `"microbatch"` as in the released code.
     """
 
     RULES = (

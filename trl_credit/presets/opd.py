@@ -72,16 +72,15 @@ class OPDConfig(GRPOConfig):
         credit (`str`, *optional*, defaults to `"trl_credit.presets.opd.OPD"`): this algorithm.
         teacher (`str`, *optional*, defaults to `"reference"`): the teacher's weights.
         distillation_coef (`float`, *optional*, defaults to `1.0`):
-            Factor c of d, per nat; 1 in slime.
+            The factor c of d, per nat (1 in slime).
         distillation_outcome (`bool`, *optional*, defaults to `True`):
-            Whether the advantage of the outcome is added (slime, ms-swift). `False`: A is c·d, and 0 in rows without a
-            context.
+            Whether the advantage of the outcome is added (slime, ms-swift). With `False` A is c·d, and 0 in rows
+            without a context.
         distillation_position (`float`, *optional*, defaults to `0.0`):
-            γ of IW-OPD's weight 1 + γ·(1 − Σ_{k<t} |d_k| / Σ_k |d_k|) (arXiv 2606.22600), which has 0.5. 0: no weight.
+            γ of IW-OPD's weight 1+γ·(1−Σ_{k<t}|d_k|/Σ_k|d_k|) (arXiv 2606.22600), which has 0.5. 0 means no weight.
         distillation_student (`str`, *optional*, defaults to `"old"`):
-            The policy that d compares with: the one that sampled (`"old"`, slime and ms-swift), or the `"current"` one.
-            They differ only with several updates per batch. IW-OPD in TRL takes the sampler's log-probabilities, which
-            are π_old with `behavior_logps="sampler"`.
+            The policy that d compares with: `"old"`, which sampled (slime, ms-swift), or the `"current"` one. They
+            differ only with several updates per batch. IW-OPD in TRL has `"old"` with `behavior_logps="sampler"`.
     """
 
     RULES = (

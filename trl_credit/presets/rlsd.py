@@ -83,14 +83,13 @@ class RLSDConfig(GRPOConfig):
         evidence_share (`float`, *optional*, defaults to `0.5`):
             μ in [0, 1] at the start of the run (the paper's λ). 0 is GRPO.
         evidence_clip (`float`, *optional*, defaults to `0.2`):
-            ε in [0, 1): exp(sgn(A)·d) is clipped to 1 ± ε.
+            ε in [0, 1). exp(sgn(A)·d) is clipped to 1 ± ε.
         evidence_steps (`int`, *optional*, defaults to `60`):
-            Optimizer steps over which μ falls linearly to 0; a resumed run goes on. `None`: μ stays.
+            Optimizer steps over which μ falls linearly to 0, also across a resume. `None` keeps μ.
         evidence_negative_only (`bool`, *optional*, defaults to `False`):
             Whether responses with A > 0 keep their advantage.
         distillation_student (`str`, *optional*, defaults to `"current"`):
-            The policy that d compares with: the `"current"` one (released code), or the one that sampled (`"old"`,
-            ms-swift).
+            The policy that d compares with: the `"current"` one (released code), or `"old"`, which sampled (ms-swift).
     """
 
     RULES = (

@@ -67,9 +67,9 @@ class SDPOConfig(GRPOConfig):
         teacher_update_rate (`float`, *optional*, defaults to `0.05`): share of the policy in the moving average.
         teacher_prompt (`str`, *optional*, defaults to `"success"`): a right response of the group, in our words.
         distillation_weight (`float`, *optional*, defaults to `1.0`):
-            w in [0, 1]: the loss is (1 − w) times the policy loss plus w times that of the teacher.
+            w in [0, 1]. The loss is (1−w) times the policy loss plus w times the teacher's.
         distillation_ratio_max (`float`, *optional*, defaults to `2.0`):
-            Largest ρ = exp(ℓ − ℓ°) that counts.
+            The largest ρ = exp(ℓ − ℓ°) that counts.
     """
 
     RULES = (

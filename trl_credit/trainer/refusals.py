@@ -77,7 +77,7 @@ def check_overrides(trainer_class: type, ours: type) -> None:
     for base in bases[: bases.index(ours)]:
         for name in vars(base).keys() & removed:
             fix = "make it an object with credit, state_dict and load_state_dict, and give it as credit=…"
-            raise TypeError(f"{base.__name__}.{name} has no effect: {fix} (see trl-credit help credit_contract).")
+            raise TypeError(f"{base.__name__}.{name} has no effect: {fix} (see trl-credit help your_own_algorithm).")
 
 
 def reward_rows(args: CreditConfig, kwargs: dict[str, Any], first_rows: list[FirstRows]) -> list[Rows]:
