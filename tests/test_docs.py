@@ -1,9 +1,11 @@
 """The examples of the page on own algorithms are short, keep the contract and train; pages name what there is."""
 
 import re
+from html import escape
 
 import pytest
 import torch
+from chromium import Chromium, find_chromium
 from scripts import ROOT, load_script
 
 from trl_credit import ALGORITHMS, CreditConfig
@@ -139,6 +141,25 @@ def test_metrics_of_a_run_are_on_the_page(finished_run, algo, knobs):
     history = finished_run(algo, **dict(knobs)).trainer.state.log_history
     logged = {name for row in history for name in row if not re.fullmatch(r"rewards/.*|train_.*|total_flos", name)}
     assert "credit/abs_advantage" in logged and logged <= set(lint.metrics_of_the_page())
+
+
+@pytest.mark.skipif(find_chromium() is None, reason="needs Chromium")
+def test_katex_sets_every_formula_of_the_pages(tmp_path):
+    katex, formulas = (ROOT / "docs" / "site" / "katex").as_uri(), {}
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        shown = re.findall(r"^\$\$\n(.*?)\n\$\$$", text, re.MULTILINE | re.DOTALL)
+        inline = re.findall(r"(?<!\$)\$([^$\n]+)\$(?!\$)", text)
+        formulas |= dict.fromkeys([*shown, *inline], page.name)
+    html = [rf'<p class="arithmatex">\({escape(formula)}\)</p>' for formula in formulas]
+    scripts = [f'<script src="{katex}/{name}.js"></script>' for name in ("katex.min", "formulas")]
+    (tmp_path / "page.html").write_text("\n".join(['<!doctype html><meta charset="utf-8">', *scripts, *html]), "utf-8")
+    with Chromium() as browser:
+        browser.open(tmp_path / "page.html")
+        count = "document.querySelectorAll('{}').length"
+        assert browser.evaluate(count.format(".katex")) == len(formulas) > 200
+        wrong = browser.evaluate("[...document.querySelectorAll('.katex-error')].map(e => e.textContent)")
+    assert wrong == [], {formulas.get(formula) for formula in wrong}
 
 
 def test_the_linter_finds_names_that_are_not_there():
