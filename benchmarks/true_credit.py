@@ -45,7 +45,7 @@ from trl_credit.lab.explain.measure import measured
 HERE = Path(__file__).resolve().parent
 PAGE = RESULTS / "true_credit.md"
 ALL_TABLES = ROOT / "benchmarks" / "results" / "true_credit_tables.md"
-OF_PAGE = ("predicted", "learning", "learning_agent")  # of all tables
+OF_PAGE = ("learning", "learning_agent")  # of all tables
 SINGLE = (
     "grpo",
     "s_trace",

@@ -183,7 +183,7 @@ def demos_pages(runs: hum.Runs) -> dict[Path, dict[str, str]]:
         "hum_rates": hum.rates_table(runs),
         **teacher_page.tables(),
     }
-    of_page = ("parts_factorial", "factorial", "hum_tokens", "runs")
+    of_page = ("parts_factorial", "runs")
     return {
         RESULTS / "demos.md": {name: tables[name] for name in of_page},
         ROOT / "benchmarks" / "results" / "demos_tables.md": tables,

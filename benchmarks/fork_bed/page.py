@@ -21,7 +21,7 @@ from .teachers import TEACHERS
 
 
 PAGE, FULL = RESULTS / "forks.md", ROOT / "benchmarks" / "results" / "forks_tables.md"
-ON_PAGE = ("settings", "tuned", "crossing", "progress")
+ON_PAGE = ("settings", "tuned")
 
 
 def make_page(store: Path) -> None:
