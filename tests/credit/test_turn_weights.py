@@ -12,7 +12,7 @@ from trl_credit import CreditConfig
 from trl_credit.credit.gradient import PolicyTerm, token_credit
 from trl_credit.credit.tokens import turn_numbers
 from trl_credit.loss.assignment import assign_credit
-from trl_credit.testing import check_credit, made_up_tokens
+from trl_credit.testing import made_up_tokens
 
 
 DECAYS = st.sampled_from([0.0, 0.5, 0.9, 1.0])
@@ -69,11 +69,6 @@ def test_weights_and_credit_against_the_matrix(tmp_path_factory, form, seed, dec
         value = torch.einsum("btk,bk->bt", dense, difference)
     log_weight_t = credit.log_weight.detach() * tokens.mask_t
     torch.testing.assert_close(log_weight_t, value * tokens.mask_t, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("form", TURN_FORMS)
-def test_the_contract_of_a_credit_function(tmp_path, form):
-    check_credit(assign_credit, config=config_of(tmp_path, **TURN_FORMS[form]))
 
 
 # Selection
