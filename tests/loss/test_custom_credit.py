@@ -12,16 +12,6 @@ from trl_credit import Credit, assign_credit
 from trl_credit.hub.describe import describe_credit
 
 
-def spy(seen):
-    """The built-in credit function, which keeps its arguments in a list."""
-
-    def credit(config, tokens):
-        seen.append(tokens)
-        return assign_credit(config, tokens)
-
-    return credit
-
-
 class Counting:
     """Counts its calls."""
 
@@ -131,8 +121,13 @@ def test_an_object_keeps_its_state_and_is_on_the_card(make_trainer, trained):
 
 def test_turns_are_those_before_the_mask(make_trainer, toy_loss):
     seen = []
+
+    def credit(config, tokens):
+        seen.append(tokens)
+        return assign_credit(config, tokens)
+
     mask = {"token_mask": "probability", "probability_threshold": 0.4, "released_code": ["spo_normalizer"]}
-    trainer = make_trainer(credit=spy(seen), **mask)
+    trainer = make_trainer(credit=credit, **mask)
     t = toy()
     run(trainer, toy_loss, t)
     second = torch.zeros_like(t["mask"])

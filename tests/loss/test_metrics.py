@@ -55,25 +55,6 @@ def test_neither_a_loss_nor_its_weight_is_part_of_the_advantage(make_trainer, to
     assert quarters_of(trainer) == pytest.approx([0.2, 0.2, 0.6, 0.6])
 
 
-@pytest.mark.parametrize(
-    ("name", "horizon"),
-    [
-        ("p_trace", (0.5 + 0.5 + 2 * 0.25) / (1 + 1.5 + 1.75)),
-        ("s_trace", (0.5 + 2 * 0.25) / (1 + 1.5 + 1.25)),  # the first token alone leaves a trace
-    ],
-)
-def test_the_reach_of_a_trace_by_hand(make_trainer, toy_loss, name, horizon):
-    """g = 0.5. The second response has no advantage, so it does not count."""
-    trainer = make_trainer(name, trace_lambda=0.5, beta=0.0)
-    old = torch.full((2, 3), -1.0, dtype=torch.float64)
-    advantages = torch.tensor([0.4, 0.0], dtype=torch.float64)
-    inputs = toy_inputs(torch.ones(2, 3, dtype=torch.long), old_per_token_logps=old, advantages=advantages)
-    entropies = torch.tensor([[3.0, 1.0, 1.0]] * 2, dtype=torch.float64)
-    toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=entropies)
-    metrics = trainer._metrics["train" if trainer.model.training else "eval"]
-    assert metrics["credit/effective_horizon"][-1] == pytest.approx(horizon)
-
-
 @pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
 def test_the_advantages_of_a_tree_by_quarter_of_the_response(make_trainer, form):
     settings = {**TREE, "tree_branching": [3, 2, 2], "tree_segment_length": 2, "per_device_train_batch_size": 64}

@@ -4,7 +4,6 @@ import pytest
 import torch
 from conftest import toy_inputs
 from toy_loss import toy
-from transformers import set_seed
 from weight_helpers import weights
 
 from trl_credit import Credit
@@ -24,24 +23,20 @@ class Hidden:
         return Credit(tokens.logp_t - tokens.old_logp_t + own_t, tokens.advantages)
 
 
-def test_hidden_states_are_those_of_the_tokens_however_rows_are_packed(make_trainer):
-    trained = []
+def test_hidden_states_are_those_of_the_tokens_however_rows_are_packed(make_trainer, trained):
+    learned, sgd = [], {"optim": "sgd", "learning_rate": 0.5, "temperature": 1.3}
     for packed in ("on", "off"):
-        trainer = make_trainer(credit=Hidden, shared_prefix=packed, optim="sgd", learning_rate=0.5, temperature=1.3)
+        trainer = make_trainer(credit=Hidden, shared_prefix=packed, **sgd)
         head = trainer.model.get_output_embeddings().weight.detach().clone()
-        set_seed(0)
         Hidden.seen.clear()
         trainer.train()
         tokens, inside = Hidden.seen[0], Hidden.seen[0].mask_t.bool()
         logp_t = (tokens.hidden_t @ head.T / 1.3).log_softmax(-1).gather(-1, tokens.token_ids.unsqueeze(-1))[..., 0]
         torch.testing.assert_close(logp_t[inside], tokens.logp_t[inside], rtol=1e-5, atol=1e-5)
-        trained.append(weights(trainer))
-    for name, x in trained[0].items():
-        torch.testing.assert_close(x, trained[1][name], rtol=1e-5, atol=1e-5)
-    trained_without = make_trainer(shared_prefix="off", optim="sgd", learning_rate=0.5, temperature=1.3)
-    set_seed(0)
-    trained_without.train()  # else the gradient did not flow through the states
-    assert any((x - trained[1][name]).abs().max() > 1e-3 for name, x in weights(trained_without).items())
+        learned.append(weights(trainer))
+    torch.testing.assert_close(*learned, rtol=1e-5, atol=1e-5)
+    without = weights(trained(shared_prefix="off", **sgd))  # else the gradient did not flow through the states
+    assert any((x - learned[1][name]).abs().max() > 1e-3 for name, x in without.items())
 
 
 def bonus(needs):

@@ -157,23 +157,25 @@ def test_what_does_not_go_together_is_refused_with_a_fix(tmp_path, settings, mes
         CreditConfig(output_dir=str(tmp_path), report_to="none", **settings)
 
 
+@pytest.mark.parametrize("unit", ["turn", "token"])
 @pytest.mark.parametrize("form", [form for form in TURN_FORMS if not form.startswith("turn")])
-def test_the_metrics_of_a_trace_per_turn(make_trainer, toy_loss, form):
-    """Against the matrix: how far back credit travels."""
+def test_the_reach_of_a_trace(make_trainer, toy_loss, form, unit):
+    """Against the matrix: how far back credit travels. A row without advantage does not count."""
     t = turned()
-    trainer = make_trainer("base", loss_type="grpo", trace_lambda=0.7, **TURN_FORMS[form])
+    t["advantages"][1] = 0.0
+    trainer = make_trainer("base", loss_type="grpo", trace_lambda=0.7, **TURN_FORMS[form] | {"trace_unit": unit})
     run(trainer, toy_loss, t, with_old=False)
-    ids, mask = turn_numbers(t["mask"]).tolist(), t["mask"].tolist()
+    place, mask_t = torch.arange(7, dtype=torch.float64), t["mask"].double()
+    turns = turn_numbers(t["mask"])
     with torch.no_grad():
-        tokens = made_up_tokens()
         tensors = {name: t[short] for name, short in (("logp_t", "logps"), ("entropy_t", "entropies"))}
-        tensors |= dict.fromkeys(("mask_t", "policy_mask_t"), t["mask"].double()) | {"turn_ids": torch.tensor(ids)}
-        tokens = replace(tokens, **tensors, old_logp_t=t["logps"], advantages=t["advantages"])
+        tensors |= {"policy_mask_t": mask_t, "mask_t": mask_t, "turn_ids": turns, "old_logp_t": t["logps"]}
+        tokens = replace(made_up_tokens(), **tensors, advantages=t["advantages"])
         z = assign_credit(trainer.args, tokens).selected.tolist()
-    jacobian = torch.stack([turn_jacobian(trainer.args, *row) for row in zip(ids, mask, z, strict=True)])
-    shown = {name.removeprefix("credit/"): x[-1] for name, x in trainer._metrics["eval"].items()}
+    ids = (turns if unit == "turn" else place.long().expand_as(turns)).tolist()
+    jacobian = torch.stack([turn_jacobian(trainer.args, *row) for row in zip(ids, mask_t.tolist(), z, strict=True)])
     size = t["advantages"].abs().unsqueeze(1) * t["mask"]
-    place = torch.arange(7, dtype=torch.float64)
     moved = torch.einsum("bt,btk,tk->", size, jacobian, place.unsqueeze(1) - place)
     landed = torch.einsum("bt,btk->bk", size, jacobian)
-    assert shown["effective_horizon"] == pytest.approx((moved / landed.sum()).item(), rel=1e-5)
+    shown = trainer._metrics["eval"]["credit/effective_horizon"]
+    assert shown == pytest.approx([(moved / landed.sum()).item()], rel=1e-5)

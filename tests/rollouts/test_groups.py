@@ -1,17 +1,23 @@
 """Batches whose groups have signal, through the real trainer: what their rows hold is computed again by other means."""
 
 import copy
+import json
 import random
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from custom_functions import args_of
 from group_helpers import SMALL, by_prompt, length, observed
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, TrainerCallback
+from weight_helpers import same_weights, untimed
 
 from trl_credit.loss import keys
 from trl_credit.loss.batch import loss_mask, unpadded
-from trl_credit.rollouts.groups import fill_batch
+from trl_credit.rollouts.groups import SignalGroups, fill_batch
+from trl_credit.rollouts.sources import Responses
 
 
 def logps_of(model, prompt_ids, ids):
@@ -76,9 +82,7 @@ def test_a_batch_full_of_signal_is_that_of_keep(trained):
     settings = {**SMALL, "reward_funcs": length}
     kept = trained(groups="keep", **settings)
     for groups in ("replace", "refill"):
-        other = trained(groups=groups, group_signal="reward", overwrite_output_dir=True, **settings)
-        for a, b in zip(kept.model.parameters(), other.model.parameters(), strict=True):
-            assert torch.equal(a, b)
+        assert same_weights(kept, trained(groups=groups, group_signal="reward", overwrite_output_dir=True, **settings))
 
 
 def max_reward(prompts, completions, **kwargs):
@@ -151,3 +155,42 @@ def test_how_many_copies(useful, size, max_copies, copies):
     assert number == copies and len(groups) == size
     assert groups[: min(useful, size)] == [*range(size, size + useful)][:size]
     assert groups[useful + copies :] == [*range(max(0, size - useful - copies))]
+
+
+# Checkpoints and evaluations
+
+
+def test_groups_that_waited_in_an_earlier_version_are_left_out_with_a_warning(caplog):
+    policy = SimpleNamespace(args=args_of(groups="replace"))
+    groups = SignalGroups(Responses(policy), SimpleNamespace(stateful=()))
+    groups.load_state_dict({"file": "waiting_groups.safetensors", "batches": 3, "waiting": 2}, Path())
+    assert groups.state_dict(Path()) == {"batches": 3} and len(caplog.records) == 1
+
+
+def test_settings_that_lose_or_lack_the_state_are_refused(make_trainer, trained, tmp_path):
+    saved = {**SMALL, "save_strategy": "steps", "save_steps": 1}
+    trained(**{**saved, "groups": "refill", "max_steps": 1})
+    checkpoint, more = str(tmp_path / "run" / "checkpoint-1"), {"allow_changed": ["groups"]}
+    with pytest.raises(ValueError, match=r"would lose \(groups, prompts\)"):
+        make_trainer(**saved, **more).train(resume_from_checkpoint=checkpoint)
+
+
+class Evaluate(TrainerCallback):
+    """Evaluates in the middle of a run."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_evaluate = state.global_step == 2
+
+
+def test_an_evaluation_changes_nothing(trained):
+    """Its batches are plain, and its groups of another size."""
+    settings = {**SMALL, "groups": "refill", "prompt_sampler": "difficulty", "max_steps": 3, "seed": 3}
+    plain = trained(**settings)
+    kwargs = {"eval_dataset": plain.train_dataset.select(range(4)), "callbacks": [Evaluate()]}
+    more = {"num_generations_eval": 2, "per_device_eval_batch_size": 4, "overwrite_output_dir": True}
+    torch.manual_seed(0)
+    evaluated = trained(**settings, **more, trainer_kwargs=kwargs)
+    (row,) = [row for row in evaluated.state.log_history if "eval_reward" in row]
+    assert "eval_credit/groups/signal" not in row
+    first = [json.dumps(untimed(x.state.log_history[:2])) for x in (plain, evaluated)]
+    assert first[0] == first[1]

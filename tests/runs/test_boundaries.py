@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 from conftest import sums
 from custom_functions import config
+from group_helpers import SMALL
+from passes_helpers import with_slow
 from transformers import TrainerCallback, TrainerControl
-from weight_helpers import same_weights
+from weight_helpers import same_weights, untimed
+from worker import logged
 
+from trl_credit.rollouts.prompts import PROMPT_RATES_FILE
 from trl_credit.runs.boundaries import CheckpointBoundaries
 
 
@@ -35,35 +39,44 @@ def test_checkpoints_due_inside_a_batch_are_taken_at_its_end(make_trainer, tmp_p
     assert checkpoints(tmp_path / "run") == [4, 8]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"gradient_accumulation_steps": 2, "num_iterations": 2}])
-def test_resumed_is_uninterrupted(make_trainer, trained, tmp_path, settings):
-    settings = {**BATCH, "save_steps": 1, "max_steps": 8, "lr_scheduler_type": "constant", **settings}
-    reference = trained("ha_dw", output_dir=str(tmp_path / "reference"), **settings)
-    make_trainer("ha_dw", **{**settings, "max_steps": 4}).train()
-    resumed = trained("ha_dw", **settings, resume=True)
-    assert resumed.state.global_step == 8 and checkpoints(tmp_path / "run") == [4, 8]
-    assert same_weights(reference, resumed)
-    assert reference.difficulty.state_dict() == resumed.difficulty.state_dict()
-    assert len(reference.difficulty.state_dict()["beliefs"]) == 2  # one for each batch
+EPOCHS = {"num_train_epochs": 3, "max_steps": -1}
+SIGNAL = {**SMALL, "max_steps": 5, "groups": "refill"}
+CHAIN = {"rollouts": "chain", "rollouts_per_state": 2, "segmentation": "fixed_length", "segment_length": 3}
+# algorithm, the checkpoint from which another run goes on, and settings
+RESUMED = {
+    "belief": ("ha_dw", 4, {**BATCH, "max_steps": 8}),
+    "several updates": ("ha_dw", 4, {**BATCH, "max_steps": 8, "gradient_accumulation_steps": 2, "num_iterations": 2}),
+    "statistics": ("clip_cov", 2, {"steps_per_generation": 2, "max_steps": 6, "cov_range": [0, 9.0], "cov_share": 0.3}),
+    # TRL's sampler alone would start with the order of the first epoch again
+    "within an epoch": ("grpo", 3, {**EPOCHS, "n_prompts": 4}),
+    "between epochs": ("grpo", 4, {**EPOCHS, "n_prompts": 4}),
+    # 3, 3 and 2 micro-batches in an epoch
+    "windows": ("grpo", 6, {**EPOCHS, **BATCH, "n_prompts": 5, "gradient_accumulation_steps": 3}),
+    "replace": ("base", 3, {**SIGNAL, "groups": "replace"}),
+    "difficulty and refill": ("base", 3, {**SIGNAL, "prompt_sampler": "difficulty", "retire_above": 0.9}),
+    "chain by advantage": ("base", 3, {**SIGNAL, "group_signal": "advantage", "loss_type": "dapo", **CHAIN}),
+    "tree": ("base", 3, {**SIGNAL, "rollouts": "tree", "loss_type": "dapo"}),
+}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("settings", "at"),
-    [
-        ({"n_prompts": 4}, 3),
-        ({"n_prompts": 4}, 4),
-        ({"n_prompts": 5, **BATCH, "gradient_accumulation_steps": 3}, 6),  # 3, 3 and 2 micro-batches in an epoch
-    ],
-    ids=["within", "between", "windows"],
-)
-def test_epochs_after_a_resume_have_their_own_order(trained, tmp_path, settings, at):
-    """TRL's sampler alone would start with the order of the first epoch again."""
-    settings = {"save_strategy": "steps", "save_steps": 1, "num_train_epochs": 3, "max_steps": -1, **settings}
-    reference = trained("grpo", output_dir=str(tmp_path / "reference"), **settings)
-    resumed = trained("grpo", **settings, resume=str(tmp_path / "reference" / f"checkpoint-{at}"))
-    assert resumed.state.global_step == reference.state.global_step > at and same_weights(reference, resumed)
+@pytest.mark.parametrize("case", with_slow(RESUMED, *RESUMED.keys() - {"statistics"}))
+def test_resumed_is_uninterrupted(trained, tmp_path, case):
+    algo, step, settings = RESUMED[case]
+    settings = {**settings, "save_strategy": "steps", "save_steps": 1}
+    reference = trained(algo, output_dir=str(tmp_path / "reference"), **settings)
+    resumed = trained(algo, **settings, resume=str(tmp_path / "reference" / f"checkpoint-{step}"))
+    last = resumed.state.global_step
+    assert last == reference.state.global_step > step and same_weights(reference, resumed)
+    assert untimed(logged(reference)) == untimed(logged(resumed))
+    if algo == "ha_dw":
+        assert checkpoints(tmp_path / "reference") == [4, 8]
+        assert reference.difficulty.state_dict() == resumed.difficulty.state_dict()
+        assert len(reference.difficulty.state_dict()["beliefs"]) == 2  # one for each batch
+    files = [tmp_path / name / f"checkpoint-{last}" / PROMPT_RATES_FILE for name in ("run", "reference")]
+    has_rates = settings.get("groups") == "refill"
+    assert [path.exists() for path in files] == [has_rates] * 2
+    if has_rates:
+        assert len({path.read_bytes() for path in (*files, tmp_path / "run" / PROMPT_RATES_FILE)}) == 1
 
 
 def test_the_end_of_a_run_inside_a_batch_moves_the_belief_once(trained, tmp_path, caplog):
