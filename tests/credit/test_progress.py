@@ -1,4 +1,6 @@
-"""docs/theory.md, "On-policy traces" and "What a selector can gain": the end of a response, and progress."""
+"""docs/theory.md, "On-policy traces" and "What a selector can gain": the end of a response, progress, and noise.
+
+Both shares are compared with sums over tokens in tests/loss/test_shares_of_a_run.py."""
 
 from functools import partial
 
@@ -6,7 +8,7 @@ import pytest
 import torch
 from theorems import relative_progress
 
-from trl_credit.credit.shares import last_tokens
+from trl_credit.credit.shares import last_tokens, noise_outside
 from trl_credit.credit.weights import traced_credit
 
 
@@ -29,3 +31,9 @@ def test_what_a_selector_gains_at_most(share):
     assert gains.tolist() == pytest.approx([1 / (1 - share + share / 100), 1 / (1 - share)])
     missed = relative_progress(tensor64([10.0, 1.0]), signal_t=tensor64([0.0, 1.0]), noise_t=noise)
     assert missed.item() == pytest.approx(1 / (share + 100 * (1 - share)))
+
+
+def test_the_noise_of_a_sure_token_is_not_rounded_away_and_nothing_is_read_outside_of_the_mask():
+    logp, mask = torch.tensor([[-1e-9, torch.nan]]), torch.tensor([[1.0, 0.0]])
+    assert noise_outside(logp, selected_t=torch.zeros(1, 2), mask_t=mask)[1].item() == pytest.approx(1e-9)
+    assert [x.item() for x in last_tokens(torch.tensor([[-2.0, torch.nan]]), mask_t=mask)] == [2.0, 2.0]

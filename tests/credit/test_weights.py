@@ -1,4 +1,4 @@
-"""Weights, selections, masks and advantages: slow O(T²) references, limits and properties."""
+"""Weights, selections, masks, advantages and signal of groups: slow references, limits and properties."""
 
 import math
 
@@ -7,10 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_helpers import trace_matrix
+from trl.trainer.utils import nanstd
 
 from trl_credit.credit import selection, weights
 from trl_credit.credit.advantages import confidence_weight, group_advantage, optimal_advantage, trace_loss_weight
 from trl_credit.credit.gradient import PolicyTerm, token_credit
+from trl_credit.credit.groups import batch_scaled_advantages, has_difference
 
 
 def rows(seed, batch=3, length=11):
@@ -107,3 +109,37 @@ def test_optimal_advantage_by_hand():
     a = optimal_advantage(rewards, lengths=lengths, num_generations=2)
     # 10/40; a group whose only scored response has no tokens; a group without any token: the plain mean
     assert a.tolist() == pytest.approx([0.75, -0.25, 0.0, 0.0, 0.5, -0.5])
+
+
+# Which groups have signal
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0, 0, 0, 0], False),
+        ([1, 1, 1, 1], False),
+        ([0, 0, 0, 1], True),
+        ([0, 0, 0, math.nan], False),
+        ([0, 1, math.nan, math.nan], True),
+        ([math.nan] * 4, False),
+        ([math.nan, 1, math.nan, math.nan], False),  # one response alone differs from none
+        ([-math.inf, 0, 0, 0], True),
+        ([0.1 + 0.2, 0.3, 0.3, 0.3], True),  # a std of 3e-17 is no rounding error here
+        ([1 / 3] * 4, False),  # whose std may round to another number than 0
+    ],
+)
+def test_whether_a_group_differs(values, expected):
+    both = torch.tensor([*values, 0.0, 1.0, 0.0, 0.0], dtype=torch.float64)
+    assert has_difference(both, num_generations=4).tolist() == [expected, True]
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0, math.nan]), min_size=3, max_size=12).filter(lambda x: len(x) % 3 == 0))
+def test_advantages_scaled_by_the_batch_are_those_of_trl(rewards):
+    rewards = torch.tensor(rewards)
+    mean = rewards.view(-1, 3).nanmean(1).repeat_interleave(3)
+    scored = int((~rewards.isnan()).sum())
+    std = nanstd(rewards) if scored > 1 else torch.tensor(0.0)
+    expected = ((rewards - mean) / (std + 1e-4)).nan_to_num(nan=0.0)
+    advantages = batch_scaled_advantages(rewards, num_generations=3)
+    torch.testing.assert_close(advantages, expected, rtol=1e-5, atol=1e-6)

@@ -13,6 +13,7 @@ from custom_functions import args_of
 from group_helpers import SMALL, by_prompt, length, observed
 from transformers import AutoModelForCausalLM, TrainerCallback
 from weight_helpers import same_weights, untimed
+from worker import kept
 
 from trl_credit.loss import keys
 from trl_credit.loss.batch import loss_mask, unpadded
@@ -80,9 +81,9 @@ def test_what_a_batch_holds(make_trainer, tiny_model, groups, more, scale):
 def test_a_batch_full_of_signal_is_that_of_keep(trained):
     """To the last bit, π_old left out as TRL leaves it out."""
     settings = {**SMALL, "reward_funcs": length}
-    kept = trained(groups="keep", **settings)
+    plain = trained(groups="keep", **settings)
     for groups in ("replace", "refill"):
-        assert same_weights(kept, trained(groups=groups, group_signal="reward", overwrite_output_dir=True, **settings))
+        assert same_weights(plain, trained(groups=groups, group_signal="reward", overwrite_output_dir=True, **settings))
 
 
 def max_reward(prompts, completions, **kwargs):
@@ -94,17 +95,11 @@ def test_refills_are_other_prompts_and_metrics_are_those_of_all_responses(make_t
     """Without shuffling, the order of refills begins where the data does: at the prompts of the batch."""
     settings = {**SMALL, "reward_funcs": max_reward, "max_steps": 1}
     trainer = make_trainer(groups="refill", shuffle_dataset=False, **settings)
-    tokens, rewards, prompts, sample = [], [], [], trainer.engine.sample
-
-    def spy(inputs, **kwargs):
-        batch = sample(inputs, **kwargs)
-        tokens.extend([len(p) + len(c) for p, c in zip(batch.prompt_ids, batch.completion_ids, strict=True)])
-        rewards.extend(batch.rewards.tolist())
-        prompts.extend([row["prompt"] for row in inputs][::4])
-        return batch
-
-    trainer.engine.sample = spy
+    sampled = kept(trainer.engine, "sample")
     trainer.train()
+    tokens = [len(ids) for batch in sampled for ids in (*batch.prompt_ids, *batch.completion_ids)]
+    rewards = [reward for batch in sampled for reward in batch.rewards.tolist()]
+    prompts = [trainer.tokenizer.decode(ids) for batch in sampled for ids in batch.prompt_ids[::4]]
     row = trainer.state.log_history[0]
     assert row["credit/groups/calls"] > 1 and len(set(prompts)) == len(prompts) > 4
     assert row["num_tokens"] == trainer.state.num_input_tokens_seen == sum(tokens)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from agent_helpers import CALL, GRPO, PROMPT, WRONG, Bare
 from scripts import load_script
+from weight_helpers import same_weights
 from worker import kept
 
 from trl_credit import SPOChainConfig, SPOChainTrainer
@@ -63,8 +64,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(make_agent, tmp_path):
     whole.train()
     other = make_agent(output_dir=str(tmp_path / "other"), **settings)
     other.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
-    for a, b in zip(whole.model.parameters(), other.model.parameters(), strict=True):
-        assert torch.equal(a, b)
+    assert same_weights(whole, other)
 
 
 def test_the_log_has_turns_tools_and_step_rewards(make_agent, command_said):

@@ -33,13 +33,6 @@ def poison(trainer, *, steps, where):
     trainer._get_per_token_logps_and_entropies = hook
 
 
-def snapshots(trainer):
-    """Trains, and returns the parameters after every step."""
-    watch = Watch(trainer)
-    trainer.train()
-    return watch.parameters
-
-
 def same(left, right):
     return all(torch.equal(left[name], right[name]) for name in left)
 
@@ -50,7 +43,9 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(make_trainer, where
     settings = {"weight_decay": 0.1, "gradient_accumulation_steps": accumulation, "lr_scheduler_type": "constant"}
     trainer = make_trainer(max_steps=4, **settings)
     poison(trainer, steps={1, 2}, where=where)
-    seen = snapshots(trainer)
+    watch = Watch(trainer)
+    trainer.train()
+    seen = watch.parameters  # after every step
     assert len(seen) == 4 and same(seen[0], seen[1]) and same(seen[1], seen[2]) and not same(seen[2], seen[3])
     assert all(p.isfinite().all() for p in trainer.model.parameters())
     rows = [row for row in trainer.state.log_history if "reward" in row]

@@ -5,7 +5,8 @@ import functools
 import pytest
 import torch
 import trl
-from conftest import sums
+from conftest import count_a, sums
+from weight_helpers import same_weights, weights
 
 from trl_credit import ALGORITHMS, CreditConfig, CreditTrainer, STraceConfig, STraceTrainer
 from trl_credit.loss import keys
@@ -28,10 +29,6 @@ def with_penalty(loss):
     return added
 
 
-def weights(trainer) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
-
-
 class Penalised(CreditTrainer):
     _compute_loss = with_penalty(CreditTrainer._compute_loss)
 
@@ -49,9 +46,9 @@ def test_a_loss_that_adds_to_super_trains_as_in_trl(make_trainer):
     late._compute_loss = functools.partial(with_penalty(CreditTrainer._compute_loss), late)
     for trainer in (*trained, late):
         trainer.train()
-    assert not torch.equal(weights(late), weights(make_trainer("base", **settings)))
+    assert not same_weights(late, make_trainer("base", **settings))
     for ours in (trained[1], late):
-        assert torch.allclose(weights(trained[0]), weights(ours), atol=1e-6)
+        torch.testing.assert_close(weights(trained[0]), weights(ours), rtol=1e-5, atol=1e-6)
         assert sum("eval_loss" in row for row in ours.state.log_history) == 2
 
 
@@ -65,17 +62,27 @@ def never(completions, **columns):
     raise AssertionError("not asked")
 
 
-@pytest.mark.parametrize("on", ["class", "instance"])
-def test_rewards_without_super_are_the_rewards_as_in_trl(on, make_trainer):
+@pytest.mark.parametrize("how", ["class", "instance", "super"])
+def test_rewards_of_an_override_train_as_in_trl(how, make_trainer):
+    """Without super() no function is asked; with it the rewards are changed."""
     runs = []
     for config_class, base in ((trl.GRPOConfig, trl.GRPOTrainer), (CreditConfig, CreditTrainer)):
-        kind = type("Rewarded", (base,), {"_calculate_rewards": by_length} if on == "class" else {})
-        trainer = make_trainer((config_class, kind), reward_funcs=never)
-        if on == "instance":
+
+        def scaled(self, *args, base=base):
+            return 3.0 * base._calculate_rewards(self, *args) + 1.0
+
+        own = {"class": by_length, "super": scaled}
+        kind = type("Rewarded", (base,), {"_calculate_rewards": own[how]} if how in own else {})
+        sgd = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 1e6}  # a step shows the size of the gradient
+        reward = {"reward_funcs": count_a if how == "super" else never, "scale_rewards": "none"}
+        trainer = make_trainer((config_class, kind), **reward, **sgd)
+        if how == "instance":
             trainer._calculate_rewards = functools.partial(by_length, trainer)
         trainer.train()
-        runs.append((weights(trainer), [row["rewards/never/mean"] for row in trainer.state.log_history[:-1]]))
-    assert torch.allclose(runs[0][0], runs[1][0], atol=1e-6) and runs[0][1] == runs[1][1]
+        name = f"rewards/{reward['reward_funcs'].__name__}/mean"
+        runs.append((weights(trainer), [(row["reward"], row[name]) for row in trainer.state.log_history[:-1]]))
+    assert runs[0][1] == runs[1][1]
+    torch.testing.assert_close(runs[0][0], runs[1][0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("algo", ["ha_dw", "vine_ppo", "spo_chain", "spo_tree"])
@@ -91,21 +98,6 @@ def test_rewards_without_super_count_wherever_responses_are_scored(algo, make_tr
     trainer.train()
     assert len(seen) >= 1 + (algo in ("vine_ppo", "spo_chain")) and all(a == b for a, b in seen)
     assert 0.0 < trainer.state.log_history[0]["reward"] < 1.0
-
-
-def test_rewards_that_change_those_of_super_train_as_in_trl(make_trainer):
-    rewards = []
-    for config_class, base in ((trl.GRPOConfig, trl.GRPOTrainer), (CreditConfig, CreditTrainer)):
-
-        class Scaled(base):
-            def _calculate_rewards(self, *args):
-                return 3.0 * super()._calculate_rewards(*args) + 1.0
-
-        sgd = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 1e6}  # a step shows the size of the gradient
-        trainer = make_trainer((config_class, Scaled), scale_rewards="none", **sgd)
-        trainer.train()
-        rewards.append(([row["reward"] for row in trainer.state.log_history[:-1]], weights(trainer)))
-    assert rewards[0][0] == rewards[1][0] and torch.allclose(rewards[0][1], rewards[1][1], atol=1e-6)
 
 
 def halves(completions, **columns):

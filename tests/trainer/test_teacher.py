@@ -7,9 +7,10 @@ import pytest
 import torch
 from custom_functions import args_of
 from datasets import Dataset
+from passes_helpers import Watch
 from peft import LoraConfig
 from tiny_models import tiny_qwen3
-from transformers import AutoModelForCausalLM, TrainerCallback
+from transformers import AutoModelForCausalLM
 
 from trl_credit import Credit, OPDConfig, RLSDConfig, SDPOConfig
 from trl_credit.demo import demo_model_path
@@ -102,42 +103,31 @@ def test_the_reference_of_an_adapter_is_the_model_without_it(make_trainer, tiny_
     assert trainer.teacher._path() is None  # no second model
 
 
-class Policies(TrainerCallback):
-    """The trained parameters after each step, before the teacher sees them."""
-
-    def __init__(self):
-        self.seen = []
-
-    def on_step_end(self, args, state, control, model, **kwargs):
-        self.seen.append([p.detach().clone() for p in model.parameters() if p.requires_grad])
-
-
 @pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize(("sync", "rate"), [(2, 1.0), (1, 0.25)])
 def test_a_copy_of_the_policy_is_renewed_and_leaves_the_policy_alone(make_trainer, monkeypatch, lora, sync, rate):
     """A copy is what the policy was; a moving average weighs earlier policies less."""
-    policies = Policies()
-    kwargs = {"callbacks": [policies]}
-    if lora:
-        kwargs["peft_config"] = LoraConfig(r=2, target_modules=["v_proj"], task_type="CAUSAL_LM")
+    adapter = LoraConfig(r=2, target_modules=["v_proj"], task_type="CAUSAL_LM") if lora else None
     settings = {"teacher": "policy", "teacher_prompt": TOLD, "max_steps": 5, "learning_rate": 0.05}
-    trainer = make_trainer("opd", teacher_sync_steps=sync, teacher_update_rate=rate, trainer_kwargs=kwargs, **settings)
-    trained, copies = [p for p in trainer.model.parameters() if p.requires_grad], []
-    expected = [p.detach().clone() for p in trained]
+    trainer = make_trainer(
+        "opd", teacher_sync_steps=sync, teacher_update_rate=rate, trainer_kwargs={"peft_config": adapter}, **settings
+    )
+    trained, copies, watch = {n: p for n, p in trainer.model.named_parameters() if p.requires_grad}, [], Watch(trainer)
+    expected = [p.detach().clone() for p in trained.values()]
     score = trainer.teacher.score
 
     def watched(generation):
-        before = [p.detach().clone() for p in trained]
+        before = [p.detach().clone() for p in trained.values()]
         score(generation)
-        assert all(map(torch.equal, before, trained))  # the pass gave the policy its weights back
+        assert all(map(torch.equal, before, trained.values()))  # the pass gave the policy its weights back
         copies.append([x.clone() for x in trainer.teacher._copied()])
 
     monkeypatch.setattr(trainer.teacher, "score", watched)
     trainer.train()
-    for n, (copy, policy) in enumerate(zip(copies, policies.seen, strict=True), 1):
+    for n, (copy, policy) in enumerate(zip(copies, watch.parameters, strict=True), 1):
         assert all(map(torch.equal, copy, expected)), n
         if n % sync == 0:
-            expected = [old.lerp(new, rate) for old, new in zip(expected, policy, strict=True)]
+            expected = [old.lerp(policy[name], rate) for old, name in zip(expected, trained, strict=True)]
     assert not all(map(torch.equal, expected, copies[0]))
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from conftest import count_a
+from conftest import count_a, sums
 from datasets import Dataset
+from transformers import AutoTokenizer, BloomConfig, BloomForCausalLM
 from weight_helpers import check_finite, moved, weights
 from worker import kept, parity
 
@@ -83,8 +84,7 @@ def test_completions_table_shows_the_advantages_that_were_used(make_trainer, tmp
 def test_evaluation_does_not_move_the_belief(trained):
     trainer = trained("ha_dw", per_device_eval_batch_size=8)
     before = trainer.difficulty.state_dict()
-    trainer.eval_dataset = trainer.train_dataset.select(range(4))
-    metrics = trainer.evaluate()
+    metrics = trainer.evaluate(trainer.train_dataset.select(range(4)))
     assert math.isfinite(metrics["eval_loss"]) and trainer.difficulty.state_dict() == before
 
 
@@ -117,10 +117,11 @@ def test_one_token_completions(trained, algo):
     check_finite(trainer)
 
 
+# no response ends: neither padding nor end of sequence is sampled
+NO_END = {"generation_kwargs": {"suppress_tokens": [0, 1]}}
 NOTHING = {
     "no reward": {"reward_funcs": lambda completions, **kwargs: [None] * len(completions)},
-    # no response ends: neither padding nor end of sequence is sampled
-    "no token": {"mask_truncated_completions": True, "generation_kwargs": {"suppress_tokens": [0, 1]}},
+    "no token": {"mask_truncated_completions": True, **NO_END},
 }
 
 
@@ -133,3 +134,28 @@ def test_without_a_reward_or_a_token_nothing_is_trained(make_trainer, algo, noth
     row = trainer.state.log_history[0]
     assert row["loss"] == 0.0 and (nothing == "no reward" or row["completions/clipped_ratio"] == 1.0)
     assert not moved(trainer, before)
+
+
+# `max_completion_length=None`: the rest of the model's context
+
+
+@pytest.mark.parametrize("algo", ["grpo", "dr_grpo", "spo_chain", "spo_tree"])
+def test_no_limit_is_what_a_prompt_leaves_of_the_context(make_trainer, algo, caplog):
+    trainer = make_trainer(algo, max_completion_length=None, max_steps=1, **NO_END, n_prompts=8)
+    assert trainer.args.max_completion_length == trainer.max_completion_length == 1024
+    trainer.args.max_completion_length = trainer.max_completion_length = 32  # a context that is soon full
+    trainer.model.config.max_position_embeddings = 32
+    trainer.generation_config.max_length = trainer.generation_kwargs["max_length"] = 32
+    trainer.train()
+    (row,) = [row for row in trainer.state.log_history if "completions/max_length" in row]
+    assert row["completions/max_length"] == 32 - len(sums(1)[0]["prompt"])
+    assert "max_new_tokens" not in caplog.text
+
+
+def test_a_model_without_a_context_needs_a_number(make_trainer, tiny_model):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    model = BloomForCausalLM(BloomConfig(vocab_size=len(tokenizer), hidden_size=16, n_layer=1, n_head=2))
+    kwargs = {"model": model, "processing_class": tokenizer}
+    with pytest.raises(ValueError, match="max_completion_length=None .* no max_position_embeddings: set a number"):
+        make_trainer("grpo", max_completion_length=None, trainer_kwargs=kwargs)
+    assert make_trainer("grpo", trainer_kwargs=kwargs).engine.remaining_budget(4, 2) == 6
