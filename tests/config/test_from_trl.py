@@ -1,15 +1,18 @@
-"""`from_trl`: what was set in a configuration of TRL."""
+"""`from_trl`: what was set in a configuration of TRL; and what a preset changes of TRL's defaults."""
 
 import copy
+import re
 from dataclasses import dataclass, fields
 
 import pytest
 import trl
 from custom_functions import args_of
+from scripts import ROOT
 
 import trl_credit
-from trl_credit import ALGORITHMS, CreditConfig, CreditTrainer, GRPOConfig, STraceConfig
-from trl_credit.config.from_trl import settings_of_trl
+from trl_credit import ALGORITHMS, CreditConfig, CreditTrainer, DAPOConfig, GRPOConfig, GSPOConfig, STraceConfig
+from trl_credit.config import defaults, settings_of_preset
+from trl_credit.config.from_trl import changed_defaults, settings_of_trl
 
 
 CLASSES = [CreditConfig, *(ALGORITHMS[name][0] for name in ("s_trace", "gspo", "fipo", "spo_tree"))]
@@ -122,3 +125,43 @@ def test_a_trainer_names_the_way_from_trls_configuration(tmp_path):
         args = getattr(trl_credit, f"{config_class}Config")(output_dir=str(tmp_path), use_cpu=True)
         with pytest.raises(TypeError, match=f"build a {trainer_class}Config, or train with {config_class}Trainer"):
             getattr(trl_credit, f"{trainer_class}Trainer")("unused", reward_funcs=len, args=args, train_dataset=None)
+
+
+# What a preset changes of TRL's defaults: in the configuration, in a run's first lines, and on the page
+
+
+PRESETS = {"base": CreditConfig, **{name: pair[0] for name, pair in ALGORITHMS.items()}}
+PAGE = (ROOT / "docs" / "coming_from_trl.md").read_text(encoding="utf-8")
+
+
+def test_the_settings_of_a_preset_are_those_that_act_and_were_left_alone():
+    assert settings_of_preset(args_of()) == {}
+    changed = {"beta": (0.0, 0.001), "loss_type": ("dapo", "grpo"), "use_bias_correction_kl": (True, False)}
+    assert settings_of_preset(args_of(STraceConfig)) == changed
+    assert settings_of_preset(args_of(STraceConfig, beta=0.0)) == {"loss_type": ("dapo", "grpo")}
+    assert settings_of_preset(args_of(STraceConfig, beta=0.04, loss_type="dapo")).keys() == {"use_bias_correction_kl"}
+    assert settings_of_preset(args_of(GSPOConfig))["importance_sampling_level"] == ("token", "sequence")
+    assert settings_of_preset(args_of(DAPOConfig, mask_truncated_completions=False)) == {"epsilon_high": (None, 0.28)}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_changed_defaults_are_the_fields_in_which_the_two_configurations_differ(name):
+    plain, preset = trl.GRPOConfig("unused", use_cpu=True, bf16=False), args_of(PRESETS[name])
+    names = defaults(trl.GRPOConfig).keys() - {"output_dir", "generation_batch_size"}  # that of `steps_per_generation`
+    differ = {field: (getattr(plain, field), getattr(preset, field)) for field in names}
+    assert changed_defaults(PRESETS[name]) == {field: pair for field, pair in differ.items() if pair[0] != pair[1]}
+
+
+def test_the_pages_code_runs(here):
+    by_hand, taken = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    scope: dict = {"args": trl.GRPOConfig("run", use_cpu=True, learning_rate=3e-6)}
+    exec(taken, scope)
+    assert (scope["args"].learning_rate, scope["args"].trace_lambda) == (3e-6, 0.95)
+    exec(by_hand, scope)
+    set_by_hand = changed_defaults(STraceConfig).keys() - settings_of_preset(scope["args"]).keys()
+    assert set_by_hand == {"loss_type", "beta", "use_bias_correction_kl"}
+    (diff,) = re.findall(r"^```diff\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    after = "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("-"))
+    before = "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("+"))
+    assert after == before.replace("GRPO", "STrace").replace("from trl ", "from trl_credit ")
+    compile(after, "after", "exec")
