@@ -130,9 +130,6 @@ def another(name: str) -> object:
 
 # of each field of TRL that acts only beside others a value that is no default
 TRL_KNOWN = {name: another(name) for name in TRL_ACTS if name in defaults(GRPOConfig)} | {
-    "num_train_epochs": 1.0,
-    "warmup_steps": 1,
-    "vllm_importance_sampling_clip_max": 2.0,
     "vllm_importance_sampling_cap": 2.0,
     "vllm_importance_sampling_clip_min": 0.5,
     "vllm_importance_sampling_mode": "token_mask",
@@ -141,10 +138,6 @@ TRL_KNOWN = {name: another(name) for name in TRL_ACTS if name in defaults(GRPOCo
     "epsilon": 1e-4,
     "epsilon_high": 1e-3,
     "delta": 1.001,
-    "vespo_k_pos": 1.0,
-    "vespo_lambda_pos": 1.0,
-    "vespo_k_neg": 1.0,
-    "vespo_lambda_neg": 1.0,
     "entropy_coef_min": 0.01,
     "entropy_coef_max": 0.02,
     "entropy_coef_delta": 0.5,

@@ -12,7 +12,6 @@ from custom_functions import args_of, custom
 from toy_loss import toy
 from turn_helpers import conversations
 
-from trl_credit.credit.clipping import is_clipped
 from trl_credit.credit.selection import select_high_entropy
 from trl_credit.loss import keys
 
@@ -220,16 +219,3 @@ def test_coefficients_are_the_gradient_of_the_loss(make_trainer, toy_loss, metho
     coefficient_t = coefficient(advantages=ADVANTAGES, clip_range=CLIP, **tensors, **selected)
     torch.testing.assert_close(coefficient_t * ADVANTAGES.unsqueeze(1), gradient, rtol=1e-12, atol=1e-15)
     assert coefficient_t[~mask_t.bool()].eq(0).all() and coefficient_t.gt(0).any()
-
-
-@pytest.mark.parametrize(
-    ("form", "expected"),
-    [
-        ("surrogate", [[False, False, False, True], [True, False, False, False], [False] * 4]),
-        ("ratio", [[False, False, False, True], [False, False, False, True], [False] * 4]),
-    ],
-)
-def test_is_clipped_by_hand(form, expected):
-    log_weight_t = torch.tensor([[0.79, 0.81, 1.24, 1.26]] * 3, dtype=torch.float64).log()
-    advantage_t = torch.tensor([[1.0], [-1.0], [0.0]])
-    assert is_clipped(log_weight_t, advantage_t=advantage_t, clip_range=CLIP, form=form).tolist() == expected

@@ -16,43 +16,27 @@ def quarters_of(trainer):
     return [metrics[f"credit/abs_advantage/quarter_{q}"][-1] for q in (1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize("normalizer", [None, "paper", "code"])
-@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
-def test_the_size_of_an_advantage_is_that_before_any_normaliser(make_trainer, toy_loss, loss_type, normalizer):
-    """Two rows of eight tokens with |A| = 0.4. The mask keeps every second token of the first half."""
-    knobs = {} if normalizer is None else {"token_mask": "probability"}
-    knobs |= {"released_code": ["spo_normalizer"]} if normalizer == "code" else {}
-    p_old = torch.tensor([[0.5, 0.95, 0.5, 0.95] + [0.95] * 4] * 2, dtype=torch.float64)
-    trainer = make_trainer("base", loss_type=loss_type, **knobs)
-    inputs = toy_inputs(
-        torch.ones(2, 8, dtype=torch.long),
-        advantages=torch.tensor([0.4, -0.4], dtype=torch.float64),
-        old_per_token_logps=p_old.log(),
-        num_items_in_batch=torch.tensor(16 if normalizer is None else 4),
-    )
-    toy_loss(trainer, inputs, logps=p_old.log().requires_grad_(), entropies=torch.ones_like(p_old))
-    quarters = quarters_of(trainer)
-    assert quarters[:2] == pytest.approx([0.4, 0.4])
+MASK = {"token_mask": "probability"}
+PLAIN, KEPT = [0.2, 0.2, 0.6, 0.6], [0.2, 0.2, torch.nan, torch.nan]
+SIZES = [({"loss_weight": "trace_past", "trace_lambda": 0.9}, PLAIN)]
+SIZES += [({"rollouts": "chain", "policy_loss": "policy_iteration", "beta": 0.1, "loss_type": "dapo"}, PLAIN)]
+for loss in ("grpo", "bnpo", "dr_grpo", "dapo"):
     # quarters are those of the response, also where the loss sees only the kept tokens
-    assert quarters[2:] == pytest.approx([0.4 if normalizer is None else torch.nan] * 2, nan_ok=True)
+    SIZES += [({"loss_type": loss}, PLAIN), ({"loss_type": loss, **MASK}, KEPT)]
+    SIZES += [({"loss_type": loss, **MASK, "released_code": ["spo_normalizer"]}, KEPT)]
 
 
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"rollouts": "chain", "policy_loss": "policy_iteration", "beta": 0.1, "loss_type": "dapo"},
-        {"loss_weight": "trace_past", "trace_lambda": 0.9},
-    ],
-    ids=str,
-)
-def test_neither_a_loss_nor_its_weight_is_part_of_the_advantage(make_trainer, toy_loss, knobs):
+@pytest.mark.parametrize(("knobs", "quarters"), SIZES, ids=str)
+def test_the_size_of_an_advantage_is_that_before_any_normaliser_loss_or_weight(make_trainer, toy_loss, knobs, quarters):
+    """The mask keeps every second token of the first half."""
     trainer = make_trainer("base", **knobs)
-    old = torch.full((1, 8), -1.0, dtype=torch.float64)
+    old = torch.tensor([[0.5, 0.95, 0.5, 0.95] + [0.95] * 4], dtype=torch.float64).log()
     advantages = torch.tensor([[0.2] * 4 + [-0.6] * 4], dtype=torch.float64)
     tensors = {"old_per_token_logps": old, "ref_per_token_logps": 2 * old, "advantages": advantages}
+    tensors["num_items_in_batch"] = torch.tensor(2 if quarters is KEPT else 8)
     inputs = toy_inputs(torch.ones(1, 8, dtype=torch.long), segment_ids=torch.tensor([[0] * 4 + [1] * 4]), **tensors)
     toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones_like(old))
-    assert quarters_of(trainer) == pytest.approx([0.2, 0.2, 0.6, 0.6])
+    assert quarters_of(trainer) == pytest.approx(quarters, nan_ok=True)
 
 
 @pytest.mark.parametrize("form", ["nodes", "paths", "packed"])

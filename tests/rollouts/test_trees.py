@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trl_credit import SPOTreeConfig
+from trl_credit.credit.segments import best_of_value
 from trl_credit.credit.trees import sibling_advantage
 from trl_credit.rollouts.tree import (
     Continuation,
@@ -125,6 +126,7 @@ def test_process_reward():
     root = credit([[1, 0], [1, 1]], **best_of_four, process_reward_form="value").root
     assert root.children[1].children[0].advantage == pytest.approx(1.0)  # V(child), though it has no advantage
     assert root.children[0].advantage == pytest.approx(0.5 + 5 * (best[0.5] - best[0.75]))
+    assert best_of_value(torch.tensor([0.25]), best_of=1) == 0.25
     with pytest.raises(ValueError, match="reward_range"):
         credit([[-2, 0], [1, 1]], process_reward_weight=5.0)
     # values that are not known, and those that a mean rounds

@@ -2,7 +2,6 @@
 
 import sys
 from collections import Counter
-from contextlib import contextmanager
 
 import accelerate.utils
 import pytest
@@ -50,18 +49,13 @@ class Counts(TorchDispatchMode, TrainerCallback):
 
     def placed(self, function, place):
         def inside(*args, **kwargs):
-            with self.at(place):
+            before, self.place = self.place, place
+            try:
                 return function(*args, **kwargs)
+            finally:
+                self.place = before
 
         return inside
-
-    @contextmanager
-    def at(self, place):
-        before, self.place = self.place, place
-        try:
-            yield
-        finally:
-            self.place = before
 
     def count(self, kind: str) -> None:
         if self.place is not None:

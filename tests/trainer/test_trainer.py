@@ -8,9 +8,10 @@ import pytest
 import torch
 from conftest import count_a, sums
 from datasets import Dataset
+from group_helpers import observed
 from transformers import AutoTokenizer, BloomConfig, BloomForCausalLM
 from weight_helpers import check_finite, moved, weights
-from worker import kept, parity
+from worker import parity
 
 import trl_credit
 from trl_credit.credit.selection import probability_mask
@@ -40,29 +41,25 @@ def test_every_preset_trains_off_policy_too(make_trainer, algo):
 def test_difficulty_weights_and_belief_of_a_batch(make_trainer, is_code):
     code = {"difficulty": "hard", "released_code": ["ha_dw_anchor"], "difficulty_scale": 1.5}
     trainer = make_trainer("ha_dw", max_steps=3, difficulty_window=2, **(code if is_code else {}))
-    batches = kept(trainer, "make_batch")
-    trainer.train()
-    seen = []
-    for step, generation in enumerate(batches):
+    batches, seen = observed(trainer), []
+    for step, (generation, data, _) in enumerate(batches):
         rewards, advantages = generation.batch.rewards, generation.advantages
         seen.append(rewards.mean().item())
         # the first batch has no past; the released code compares every batch with a mean that it is part of
         anchor = seen[-2:] if is_code else seen[: max(step, 1)]
         diff = rewards.view(-1, 4).mean(1).repeat_interleave(4) - sum(anchor) / len(anchor)
         phi = (1.5 if is_code else 1.3) * torch.exp(-advantages.sign() * diff.sign() * diff.abs())
-        torch.testing.assert_close(generation.batch.data["advantages"], advantages * phi)
-    assert len(batches) == 3 and not torch.equal(generation.advantages, generation.batch.data["advantages"])
+        torch.testing.assert_close(data["advantages"], advantages * phi)
+    assert len(batches) == 3 and not torch.equal(advantages, data["advantages"])
 
 
 def test_probability_mask_recounts_the_normaliser(make_trainer):
     trainer = make_trainer("base", loss_type="dapo", token_mask="probability", probability_threshold=0.3, max_steps=1)
-    batches = kept(trainer, "make_batch")
-    trainer.train()
-    batch = batches[0].batch.data
-    inside = probability_mask(batch["old_per_token_logps"], threshold=0.3, mask_t=batch["completion_mask"])
-    assert 0 < inside.sum() < batch["completion_mask"].sum()
-    assert batch["num_items_in_batch"] == inside.sum()
-    share = (inside.sum() / batch["completion_mask"].sum()).item()
+    ((_, batch, _),) = observed(trainer)
+    mask_t = batch["completion_mask"]
+    inside = probability_mask(batch["old_per_token_logps"], threshold=0.3, mask_t=mask_t)
+    assert 0 < inside.sum() < mask_t.sum() and batch["num_items_in_batch"] == inside.sum()
+    share = (inside.sum() / mask_t.sum()).item()
     assert trainer.state.log_history[0]["credit/kept_fraction"] == pytest.approx(share)
 
 
@@ -71,10 +68,9 @@ def test_completions_table_shows_the_advantages_that_were_used(make_trainer, tmp
     knobs = {"difficulty": "fixed", "advantage_floor": -0.05, "whiten_advantages": whiten}
     knobs |= {"token_mask": "probability", "probability_threshold": 0.5} if whiten == "batch" else {}  # reads π_old
     trainer = make_trainer("opo", **knobs, max_steps=1, log_completions=True)
-    batches = kept(trainer, "make_batch")
-    trainer.train()
+    ((_, batch, _),) = observed(trainer)
     table = pd.read_parquet(next((tmp_path / "run" / "completions").glob("*.parquet")))
-    advantages = batches[0].batch.data["advantages"]
+    advantages = batch["advantages"]
     assert (advantages.dim() == 2) == (whiten == "batch")
     advantages = advantages.view(8, -1)[:, 0]  # the same at all tokens
     assert advantages.min() < -0.05
@@ -103,10 +99,9 @@ def test_none_for_a_whole_group_is_no_signal(make_trainer, algo):
         return [None if i < 4 else float(i % 2) for i in range(len(completions))]
 
     trainer = make_trainer(algo, reward_funcs=some, max_steps=1, shuffle_dataset=False)
-    batches = kept(trainer, "make_batch")
-    trainer.train()
+    ((_, batch, _),) = observed(trainer)
     check_finite(trainer)
-    advantages = batches[0].batch.data["advantages"]
+    advantages = batch["advantages"]
     assert advantages.isfinite().all() and (advantages == 0).sum() == 4
 
 
