@@ -29,6 +29,17 @@ def run(trainer, toy_loss, t, *, with_old=True, **tensors):
     return loss, torch.autograd.grad(loss, t["logps"], retain_graph=True)[0]
 
 
+def surrogate(t, advantage_t, *, low=0.8, high=1.2, ratio_t=None):
+    """PPO's min(ρ A, clip(ρ) A) of each token."""
+    ratio_t = (t["logps"] - t["old"]).exp() if ratio_t is None else ratio_t
+    return torch.minimum(ratio_t * advantage_t, ratio_t.clamp(low, high) * advantage_t)
+
+
+def k3(t):
+    difference_t = t["ref"] - t["logps"]
+    return difference_t.exp() - difference_t - 1
+
+
 def check_same(left, right):
     """Two results of [`run`] are equal to the last bit."""
     for a, b in zip(left, right, strict=True):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from custom_functions import custom
-from toy_loss import check_close, check_loss, run, toy
+from toy_loss import check_close, check_loss, k3, run, toy
 from weight_helpers import same_weights
 
 from trl_credit import Credit, assign_credit
@@ -48,8 +48,8 @@ def test_a_custom_loss(make_trainer, toy_loss, loss_type, beta):
     knobs = {"loss_type": loss_type, "beta": beta} | ({"use_bias_correction_kl": False} if beta else {})
     trainer = make_trainer("base", credit=custom("weighted_kl"), **knobs)
     result = run(trainer, toy_loss, t)
-    d, k = t["logps"] - t["old"], t["ref"] - t["logps"]
-    gain = d.exp() * t["advantages"].unsqueeze(1) - 0.1 * d.square() - beta * (k.exp() - k - 1)
+    d = t["logps"] - t["old"]
+    gain = d.exp() * t["advantages"].unsqueeze(1) - 0.1 * d.square() - beta * k3(t)
     gain = gain * t["mask"]
     rows = (gain.sum(-1) / t["mask"].sum(-1)).mean()
     expected = -(rows if loss_type == "grpo" else gain.sum() / t["mask"].sum())

@@ -19,6 +19,7 @@ def quarters_of(trainer):
 MASK = {"token_mask": "probability"}
 PLAIN, KEPT = [0.2, 0.2, 0.6, 0.6], [0.2, 0.2, torch.nan, torch.nan]
 SIZES = [({"loss_weight": "trace_past", "trace_lambda": 0.9}, PLAIN)]
+SIZES += [({"clip_form": "ratio"}, PLAIN)]
 SIZES += [({"rollouts": "chain", "policy_loss": "policy_iteration", "beta": 0.1, "loss_type": "dapo"}, PLAIN)]
 for loss in ("grpo", "bnpo", "dr_grpo", "dapo"):
     # quarters are those of the response, also where the loss sees only the kept tokens

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from conftest import toy_inputs
-from toy_loss import check_loss, run, toy
+from toy_loss import check_loss, k3, run, toy
 
 from trl_credit.loss.normalizer import prompt_weights
 
@@ -83,8 +83,7 @@ def test_an_average_over_prompts_in_closed_form(make_trainer, toy_loss, loss_typ
     logps = t["logps"]
     ratio = (logps - t["old"]).exp()
     policy_t = ratio.detach() * logps if loss_type == "cispo" else ratio
-    difference = t["ref"] - logps
-    loss_t = -policy_t * t["advantages"].unsqueeze(1) * kept + 0.3 * (difference.exp() - difference - 1) * t["mask"]
+    loss_t = -policy_t * t["advantages"].unsqueeze(1) * kept + 0.3 * k3(t) * t["mask"]
     of_prompt = [loss_t[prompts == q].sum() / kept[prompts == q].sum() for q in (5, -3)]
     right = sum(of_prompt) / 2
     more = {"num_items_in_batch": kept.sum(), "row_weight": weight}

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from custom_functions import args_of
-from toy_loss import check_loss, run, toy
+from toy_loss import check_loss, k3, run, surrogate, toy
 
 from trl_credit import ClipCovConfig, KLCovConfig
 from trl_credit.presets.clip_cov import ClipCov
@@ -21,11 +21,6 @@ def toy_covariance(t, logp):
     return torch.where(inside, (a - a[inside].mean()) * (logp - logp[inside].mean()), torch.nan)
 
 
-def kl_term(t, beta):
-    difference = t["ref"] - t["logps"]
-    return beta * (difference.exp() - difference - 1)
-
-
 def mean_over(t, loss_t):
     return (loss_t * t["mask"]).sum() / t["mask"].sum()
 
@@ -41,8 +36,9 @@ def test_clip_cov_in_closed_form(make_trainer, toy_loss, scope, beta):
     if scope == MICRO:
         candidates &= ~((a > 0) & (ratio > 2.0))
     assert 4 < candidates.sum() < t["mask"].sum() - 4
-    loss_t = -torch.minimum(ratio * a, ratio.clamp(0.0, 2.0) * a)
-    loss_t = torch.where(candidates, 0.0, loss_t) + kl_term(t, beta)  # the normaliser is unchanged
+    loss_t = torch.where(candidates, 0.0, -surrogate(t, a, low=0.0, high=2.0)) + beta * k3(
+        t
+    )  # the normaliser is unchanged
     check_loss(run(trainer, toy_loss, t), mean_over(t, loss_t), t["logps"])
 
 
@@ -91,7 +87,7 @@ def test_kl_cov_in_closed_form(make_trainer, toy_loss, scope, beta, penalty):
     limit = cov[t["mask"].bool()].sort(descending=True).values[count - 1]
     chosen = t["mask"].bool() & (cov >= limit)
     assert chosen.sum() == count == 4 and (log_ratio.exp() > 1.2).any()  # which PPO would clip
-    loss_t = -a * log_ratio.exp() + penalty * chosen.double() * log_ratio.abs() + kl_term(t, beta)
+    loss_t = -a * log_ratio.exp() + penalty * chosen.double() * log_ratio.abs() + beta * k3(t)
     check_loss(run(trainer, toy_loss, t), mean_over(t, loss_t), t["logps"])
 
 

@@ -162,9 +162,7 @@ def test_engine_log_probabilities_travel_with_the_rows(make_trainer, tmp_path, f
     settings = {**TREE, "tree_branching": [2, 2, 2], "tree_segment_length": 1, "replay_iterations": 3, "replay_cap": 1}
     # trees keep the product over a segment, also where weights are per turn
     settings |= {"importance": "turn_token" if form == "nodes" else "token", "tree_rows": form}
-    trainer = with_engine(make_trainer(**settings), engine)
-    trainer.vllm_importance_sampling_correction, trainer.vllm_importance_sampling_mode = True, mode
-    trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = 0.0, 1e9
+    trainer = with_engine(make_trainer(**settings), engine, correction=mode)
     counts_on(trainer)
     kept = plans(trainer)
     outputs = [generation_batch(trainer) for _ in range(2)]

@@ -146,17 +146,6 @@ def credited(rows):
     return sorted(tokens)
 
 
-@given(shapes(st.sampled_from([0, 1]), max_leaves=20))
-@settings(max_examples=80)
-def test_node_rows_and_path_rows_credit_the_same_tokens_once(shape):
-    tree = credit(shape)
-    nodes, paths = training_rows(tree), training_rows(tree, form="paths")
-    assert credited(nodes) == credited(paths)
-    assert len(paths) <= len(nodes) == sum(node.advantage != 0 for node in tree.root.walk())
-    assert sum(lengths(paths)) <= sum(lengths(nodes))
-    assert len(credited(nodes)) == len({(context, token) for context, token, _ in credited(nodes)})
-
-
 def credited_in_packed(rows):
     """As `credited`, with the context that `visible_until` leaves of each row."""
     credit = []
@@ -174,10 +163,13 @@ def credited_in_packed(rows):
 
 @given(shapes(st.sampled_from([0, 1]), max_leaves=20), st.integers(1, 5))
 @settings(max_examples=120)
-def test_packed_rows_credit_the_same_tokens_once(shape, max_rows):
+def test_all_forms_of_rows_credit_the_same_tokens_once(shape, max_rows):
     tree = credit(shape)
-    nodes, packed = training_rows(tree), packed_rows(tree, max_rows=max_rows)
-    assert credited(nodes) == credited_in_packed(packed)
+    nodes, paths, packed = training_rows(tree), training_rows(tree, form="paths"), packed_rows(tree, max_rows=max_rows)
+    assert credited(nodes) == credited(paths) == credited_in_packed(packed)
+    assert len(credited(nodes)) == len({(context, token) for context, token, _ in credited(nodes)})
+    assert len(paths) <= len(nodes) == sum(node.advantage != 0 for node in tree.root.walk())
+    assert sum(lengths(paths)) <= sum(lengths(nodes))
     assert len(packed) == min(max_rows, len(packed))
     if max_rows == 1 and packed:
         needed = {id(n): n for node in tree.root.walk() if node.advantage for n in node.path()}

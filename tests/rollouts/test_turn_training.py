@@ -59,11 +59,7 @@ def spoken(prompts, trainer):
 
 def corrected(make_trainer, *, mode, low=0.3, high=0.8, rollout=spoken, **knobs):
     settings = {**TALK, **SMALL, "trainer_kwargs": {"rollout_func": rollout}, **knobs}
-    trainer = with_engine(make_trainer("base", **settings), RecordingEngine())
-    trainer.vllm_importance_sampling_correction = True
-    trainer.vllm_importance_sampling_mode = trainer.args.vllm_importance_sampling_mode = mode
-    trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = low, high
-    return trainer
+    return with_engine(make_trainer("base", **settings), RecordingEngine(), correction=mode, low=low, high=high)
 
 
 BY_TURN = [
