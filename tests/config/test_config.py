@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import trl
+from conftest import PAIRS
 from custom_functions import args_of
 
 from trl_credit import ALGORITHMS, CreditConfig, STraceConfig
@@ -72,6 +73,7 @@ VESPO, RATIO, CHAIN, TREE = {"loss_type": "vespo"}, {"clip_form": "ratio"}, {"ro
 PATHS, MANY = TREE | {"tree_rows": "paths"}, {"multi_objective_aggregation": "normalize_then_sum"}
 ITERATION = {"policy_loss": "policy_iteration", "beta": 0.1}
 WEIGHT, BOUND = {"loss_weight": "trace_past"}, {"td_upper_bound": True}
+SEQUENCE, ASSIGN = {"importance_sampling_level": "sequence"}, "trl_credit.loss.assignment.assign_credit"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ WEIGHT, BOUND = {"loss_weight": "trace_past"}, {"td_upper_bound": True}
         (WEIGHT | {"loss_weight_confidence": "tanh_grad", "loss_type": "cispo"}, "loss_type"),
         (BOUND | VESPO, "loss_type"),
         (RATIO | {"beta": 0.1}, "use_bias_correction_kl"),
-        ({"importance_sampling_level": "sequence", "importance": "eligible"}, "importance_sampling_level"),
+        (SEQUENCE | {"importance": "eligible"}, "importance_sampling_level"),
         ({"importance": "sequence", "top_entropy_quantile": 0.2}, "top_entropy_quantile"),
         ({"selector": "entropy"}, "importance"),
         ({"importance": "eligible", "loss_type": "cispo"}, "loss_type"),
@@ -105,6 +107,55 @@ WEIGHT, BOUND = {"loss_weight": "trace_past"}, {"td_upper_bound": True}
 def test_ill_defined_combinations_name_the_field_to_change(settings, field):
     with pytest.raises(ValueError, match=rf"(?i)(\bset |\blower |^){field}\b"):
         args_of(**settings)
+
+
+OF_COVARIANCE = [
+    ({"credit": None}, "Set credit='trl_credit.presets"),
+    ({"loss_type": "vespo"}, "Set loss_type='grpo' or"),
+    (TREE | {"mask_truncated_completions": False}, "rollouts='tree' with .*Set rollouts"),
+    ({"whiten_advantages": "microbatch"}, "Set whiten_advantages='none' or 'batch'"),
+    ({"gradient_accumulation_steps": 4, "steps_per_generation": 4}, "Set steps_per_generation=8 or"),
+    ({"cov_share": 1.5}, r"cov_share must be in \[0, 1\]"),
+]
+OF_PRESETS = [
+    ("base", {"importance": "turn", "token_mask": "probability"}, "token_mask=.*importance='turn_token' does not"),
+    ("base", SEQUENCE | {"importance": "turn"}, "Set importance_sampling_level='token'"),
+    ("base", {"trace_unit": "turn", "importance": "eligible", **WEIGHT}, "Set loss_weight='none'"),
+    ("base", {"turn_average": True}, "turn_average=True.*Set loss_type='g"),
+    ("base", {"turn_average": True, "loss_type": "grpo", **ITERATION}, "Set policy_loss='clip'"),
+    *((algo, *row) for algo in ("clip_cov", "kl_cov") for row in OF_COVARIANCE),
+    ("kl_cov", {"epsilon": 0.1}, "epsilon=0.1 with KLCovConfig: its loss is not clipped. Set epsilon=0.2"),
+    ("kl_cov", {"importance": "eligible"}, "Set importance='token'"),
+    ("kl_cov", {"beta": 0.1, "use_bias_correction_kl": True}, "Set use_bias_correction_kl=False"),
+    ("kl_cov", {"cov_penalty": -1.0}, "cov_penalty must be at least 0"),
+    ("fipo", {"credit": ASSIGN}, "Set credit='trl_credit.presets.fipo.FIPO'"),
+    ("fipo", {"loss_type": "cispo"}, "loss_type='cispo' with FIPOConfig: .*Set loss_type='grpo' or"),
+    ("fipo", {"importance": "sequence"}, "importance='sequence' with .*: .*Set importance='sequence_token' or"),
+    ("fipo", TREE, "rollouts='tree' with FIPOConfig"),
+    ("fipo", {"future_drop_clipped": 2, "delta": None}, "future_drop_clipped=2 does nothing, since delta=None"),
+    ("fipo", {"future_half_life": 0.0}, "future_half_life must be positive and finite, got 0.0"),
+    ("fipo", {"future_clip": [1.2, 1.0]}, "future_clip must be two positive numbers, the smaller first"),
+    ("opd", {"teacher": "policy"}, "weights and prompt are those of the policy"),
+    ("opd", {"teacher": None}, "needs a teacher"),
+    *(
+        ("opd", {"teacher_prompt": x}, "teacher_prompt must be")
+        for x in ("no columns", "{prompt", "The answer is known.")
+    ),
+    ("opd", {"teacher_sync_steps": 5}, "teacher_sync_steps=5 does nothing"),
+    ("opd", {"teacher": "policy", "teacher_sync_steps": 1}, "it is the policy itself"),
+    ("opd", {"distillation_outcome": False, "difficulty": "history"}, "reads no advantage"),
+    ("sdpo", {"whiten_advantages": "batch"}, "reads no advantage"),
+    ("rlsd", TREE, "have no context of their own"),
+    ("rlsd", {"teacher_update_rate": 0.0}, "teacher_update_rate must be above 0"),
+    ("sdpo", {"distillation_weight": 1.5}, "distillation_weight must be in"),
+    ("opd", {"importance": "sequence"}, "would average over the response"),
+]
+
+
+@pytest.mark.parametrize(("algo", "settings", "message"), OF_PRESETS, ids=str)
+def test_what_does_not_go_together_is_refused_with_the_fix(algo, settings, message):
+    with pytest.raises(ValueError, match=message):
+        args_of(PAIRS[algo][0], **settings)
 
 
 def test_pass_rates_of_another_machines_run_need_not_exist(tmp_path):

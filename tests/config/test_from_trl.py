@@ -16,9 +16,8 @@ from trl_credit.config.from_trl import changed_defaults, settings_of_trl
 
 
 CLASSES = [CreditConfig, *(ALGORITHMS[name][0] for name in ("s_trace", "gspo", "fipo", "spo_tree"))]
-STEPS = {"eval_strategy": "steps", "num_generations_eval": 4}
-BEST = {**STEPS, "load_best_model_at_end": True, "save_steps": 4, "eval_steps": 4}
-SERVER = {"use_vllm": True, "vllm_mode": "server"}
+BEST = {"eval_strategy": "steps", "load_best_model_at_end": True, "save_steps": 4, "eval_steps": 4}
+BEST |= {"num_generations_eval": 4}
 SETTINGS = [
     {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2, "num_generations": 4},
     {"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": '{"num_cycles": 2}', "warmup_steps": 5},
@@ -33,7 +32,7 @@ SETTINGS = [
     {"steps_per_generation": 4, "gradient_accumulation_steps": 2},
     {"generation_batch_size": 32, "gradient_accumulation_steps": 2},
     {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "generation_kwargs": {"num_beams": 1}, "pad_to_multiple_of": 64},
-    {**SERVER, "vllm_server_port": 8001, "vllm_importance_sampling_correction": False},
+    {"use_vllm": True, "vllm_mode": "server", "vllm_server_port": 8001, "vllm_importance_sampling_correction": False},
     {"importance_sampling_level": "sequence"},
     {"scale_rewards": False, "multi_objective_aggregation": "normalize_then_sum", "top_entropy_quantile": 0.2},
 ]

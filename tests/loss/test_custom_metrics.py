@@ -68,13 +68,9 @@ def watched(metrics):
     ids=["shape", "number", "no dict", "other names", "ours"],
 )
 def test_what_is_refused(make_trainer, metrics, message):
-    trainer = make_trainer(credit=watched(metrics), logging_steps=10, trainer_kwargs={"reward_funcs": lengths})
+    trainer = make_trainer(credit=watched(metrics), logging_steps=10)
     with pytest.raises(ValueError, match=message):
         trainer.train()
-
-
-def lengths(completions, **kwargs):
-    return [float(len(set(text))) for text in completions]
 
 
 def test_they_change_nothing_and_are_logged_in_evaluation(trained, tmp_path):

@@ -130,28 +130,6 @@ def test_rows_without_a_kl_term_lose_it_turn_by_turn(make_trainer, toy_loss):
     check_close([gradient], [run(trainer, toy_loss, t)[1]], rtol=1e-10)
 
 
-# What does not go together
-
-
-ITERATION = {"policy_loss": "policy_iteration", "beta": 0.1}
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"importance": "turn", "token_mask": "probability"}, "token_mask=.*importance='turn_token' does not"),
-        ({"importance": "turn", "importance_sampling_level": "sequence"}, "Set importance_sampling_level='token'"),
-        ({"trace_unit": "turn", "importance": "eligible", "loss_weight": "trace_past"}, "Set loss_weight='none'"),
-        ({"turn_average": True}, "turn_average=True.*Set loss_type='g"),
-        ({"turn_average": True, "loss_type": "grpo", **ITERATION}, "Set policy_loss='clip'"),
-    ],
-    ids=str,
-)
-def test_what_does_not_go_together_is_refused_with_a_fix(tmp_path, settings, message):
-    with pytest.raises(ValueError, match=message):
-        CreditConfig(output_dir=str(tmp_path), report_to="none", **settings)
-
-
 @pytest.mark.parametrize("unit", ["turn", "token"])
 @pytest.mark.parametrize("form", [form for form in TURN_FORMS if not form.startswith("turn")])
 def test_the_reach_of_a_trace(make_trainer, toy_loss, form, unit):

@@ -91,37 +91,11 @@ def test_kl_cov_in_closed_form(make_trainer, toy_loss, scope, beta, penalty):
     check_loss(run(trainer, toy_loss, t), mean_over(t, loss_t), t["logps"])
 
 
+UNCLIPPED = {ClipCovConfig: {"cov_range": [0.0, 9.0]}}
+
+
 @pytest.mark.parametrize(("config_class", "algorithm"), [(ClipCovConfig, ClipCov), (KLCovConfig, KLCov)])
 def test_by_the_micro_batch_they_lack_some_of_the_contract(config_class, algorithm):
     with pytest.raises(AssertionError, match="'micro-batches'|'row order'|'padding'|'learning'"):  # as in the papers
         micro = args_of(config_class, cov_share=0.3, cov_statistics=MICRO, **UNCLIPPED.get(config_class, {}))
         check_credit(algorithm, config=micro)
-
-
-UNCLIPPED = {ClipCovConfig: {"cov_range": [0.0, 9.0]}}
-TREE = {"rollouts": "tree", "mask_truncated_completions": False}
-
-
-OF_BOTH = [
-    ({"credit": None}, "Set credit='trl_credit.presets"),
-    ({"loss_type": "vespo"}, "Set loss_type='grpo' or"),
-    (TREE, "rollouts='tree' with .*Set rollouts"),
-    ({"whiten_advantages": "microbatch"}, "Set whiten_advantages='none' or 'batch'"),
-    ({"gradient_accumulation_steps": 4, "steps_per_generation": 4}, "Set steps_per_generation=8 or"),
-    ({"cov_share": 1.5}, r"cov_share must be in \[0, 1\]"),
-]
-OF_KL_COV = [
-    ({"epsilon": 0.1}, "epsilon=0.1 with KLCovConfig: its loss is not clipped. Set epsilon=0.2"),
-    ({"importance": "eligible"}, "Set importance='token'"),
-    ({"beta": 0.1, "use_bias_correction_kl": True}, "Set use_bias_correction_kl=False"),
-    ({"cov_penalty": -1.0}, "cov_penalty must be at least 0"),
-]
-
-
-@pytest.mark.parametrize(
-    ("config_class", "refused"), [(ClipCovConfig, OF_BOTH), (KLCovConfig, OF_BOTH + OF_KL_COV)], ids=["clip", "kl"]
-)
-def test_what_does_not_go_together_is_refused_with_the_fix(config_class, refused):
-    for settings, message in refused:
-        with pytest.raises(ValueError, match=message):
-            args_of(config_class, **settings)

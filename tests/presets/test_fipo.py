@@ -4,10 +4,8 @@ import logging
 
 import pytest
 import torch
-from custom_functions import args_of
 from toy_loss import check_loss, check_same, k3, run, surrogate, toy
 
-from trl_credit import FIPOConfig
 from trl_credit.credit.future_kl import future_kl_weight
 
 
@@ -66,24 +64,6 @@ def test_the_released_code_drops_a_response_with_two_dual_clipped_tokens(make_tr
     if drop:
         loss_t = torch.cat([loss_t[:1], 0 * loss_t[1:2], loss_t[2:]])
     check_loss(run(make_trainer("fipo", **knobs), toy_loss, t), loss_t.mean(), t["logps"])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"credit": "trl_credit.loss.assignment.assign_credit"}, "Set credit='trl_credit.presets.fipo.FIPO'"),
-        ({"loss_type": "cispo"}, "loss_type='cispo' with FIPOConfig: .*Set loss_type='grpo' or"),
-        ({"importance": "sequence"}, "importance='sequence' with FIPOConfig: .*Set importance='sequence_token' or"),
-        ({"rollouts": "tree"}, "rollouts='tree' with FIPOConfig"),
-        ({"future_drop_clipped": 2, "delta": None}, "future_drop_clipped=2 does nothing, since delta=None"),
-        ({"future_half_life": 0.0}, "future_half_life must be positive and finite, got 0.0"),
-        ({"future_clip": [1.2, 1.0]}, "future_clip must be two positive numbers, the smaller first"),
-    ],
-    ids=str,
-)
-def test_what_does_not_go_together_is_refused_with_the_fix(settings, message):
-    with pytest.raises(ValueError, match=message):
-        args_of(FIPOConfig, **settings)
 
 
 def test_one_update_per_batch_is_said_to_change_nothing(make_trainer, caplog):

@@ -103,17 +103,13 @@ def test_rows_of_the_batch_are_passed_over():
 # `prompt_rates.jsonl`, resumes with it and starts from it; files that are refused
 
 
-def lines_of(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def test_the_file_has_a_line_for_each_row_that_was_drawn_or_noted(tmp_path):
     order = by_difficulty(9, prompt_of=lambda row: [{"role": "user", "content": f"é {row}"}])
     order.note([7, 3], [1 / 3, NAN])
     order.note([7], [0.1 + 0.2])
     (drawn,) = order.draw(1, besides=[3, 7])
     order.write(tmp_path / "made" / "here.jsonl")
-    lines = lines_of(tmp_path / "made" / "here.jsonl")
+    lines = [*map(json.loads, (tmp_path / "made" / "here.jsonl").read_text().splitlines())]
     expected = {7: (0.1 + 0.2, 2), 3: (None, 1), drawn: (None, 0)}
     assert {line["row"]: (line["rate"], line["groups"]) for line in lines} == expected
     assert [line["row"] for line in lines] == sorted(expected)

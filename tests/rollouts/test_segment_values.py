@@ -200,15 +200,13 @@ def test_a_response_cut_by_the_context_did_not_end(make_trainer):
 # π_old from the engine, and TRL's correction for the engine with every weight
 
 
-@pytest.mark.parametrize("correction", [False, True])
+@pytest.mark.parametrize("correction", [None, "sequence_mask"])
 @pytest.mark.parametrize("aligned", [False, True])
 def test_the_engines_log_probabilities_as_behavior_policy(make_trainer, correction, aligned):
     batches = {}
     for kind in ("recomputed", "sampler"):
         trainer = make_trainer("s_trace", beta=0.1, num_iterations=1 if aligned else 2)
-        trainer.args.behavior_logps = kind
-        trainer = with_engine(trainer, RecordingEngine())
-        trainer.vllm_importance_sampling_correction = correction
+        with_engine(trainer, RecordingEngine(), correction=correction).args.behavior_logps = kind
         calls = passes(trainer)
         batches[kind] = generation_batch(trainer), len(calls)
     recomputed, sampler = batches["recomputed"], batches["sampler"]
@@ -222,25 +220,21 @@ def test_the_engines_log_probabilities_as_behavior_policy(make_trainer, correcti
         assert (recomputed[0]["importance_sampling_ratio"] != 1).any()
 
 
-@pytest.mark.parametrize("correction", [False, True])
+@pytest.mark.parametrize("correction", [None, "sequence_mask"])
 def test_what_the_engine_does_not_know_is_computed(make_trainer, correction):
     trainer = make_trainer("s_trace", beta=0.0)
-    trainer.args.behavior_logps = "sampler"
-    trainer = with_engine(trainer, RecordingEngine(unknown_at=1))
-    trainer.vllm_importance_sampling_correction = correction
+    with_engine(trainer, RecordingEngine(unknown_at=1), correction=correction).args.behavior_logps = "sampler"
     calls = passes(trainer)
-    output = generation_batch(trainer)
+    old = generation_batch(trainer)["old_per_token_logps"]
     assert len(calls) == 1
-    old = output["old_per_token_logps"]
     assert (old[:, 0] == -0.5).all() and (old[:, 1] < -0.5).any() and old.isfinite().all()
 
 
 def test_what_the_engine_does_not_know_of_packed_rows_is_computed_with_their_branches(make_trainer):
     """This pass comes before the batch has the columns that its branches see."""
     rows = {"tree_segment_length": 1, "num_generations": 2, "per_device_train_batch_size": 4}
-    trainer = make_trainer(**{**TREE, **rows}, tree_rows="packed")
+    trainer = with_engine(make_trainer(**{**TREE, **rows}, tree_rows="packed"), RecordingEngine(unknown_at=1))
     trainer.args.behavior_logps = "sampler"
-    trainer = with_engine(trainer, RecordingEngine(unknown_at=1))
     counts_on(trainer)
     output = generation_batch(trainer)
     unknown = output["sampling_per_token_logps"].isnan() & (output["segment_ids"] >= 0)

@@ -1,24 +1,23 @@
 """The teacher of a trainer: what it scores, what it sees, its copy of the policy, and what is refused."""
 
 import math
-import re
 
 import pytest
 import torch
-from custom_functions import args_of
 from datasets import Dataset
 from passes_helpers import Watch
 from peft import LoraConfig
 from tiny_models import tiny_qwen3
 from transformers import AutoModelForCausalLM
 
-from trl_credit import Credit, OPDConfig, RLSDConfig, SDPOConfig
+from trl_credit import Credit
 from trl_credit.demo import demo_model_path
 from trl_credit.loss import keys
 from trl_credit.rollouts.sources import GenerationBatch
 
 
 TOLD = "{prompt}{answer};"
+ONE_LONG = Dataset.from_list([{"prompt": "1+1=", "answer": "2" * (5000 if i == 40 else 1)} for i in range(64)])
 
 
 def scored(trainer, rows=None):
@@ -192,29 +191,6 @@ def test_a_function_makes_contexts(make_trainer):
 
 
 @pytest.mark.parametrize(
-    ("config_class", "knobs", "says"),
-    [
-        (OPDConfig, {"teacher": "policy"}, "weights and prompt are those of the policy"),
-        (OPDConfig, {"teacher": None}, "needs a teacher"),
-        (OPDConfig, {"teacher_prompt": "no columns"}, "teacher_prompt must be"),
-        (OPDConfig, {"teacher_prompt": "{prompt"}, "teacher_prompt must be"),
-        (OPDConfig, {"teacher_sync_steps": 5}, "teacher_sync_steps=5 does nothing"),
-        (OPDConfig, {"teacher": "policy", "teacher_sync_steps": 1}, "it is the policy itself"),
-        (OPDConfig, {"distillation_outcome": False, "difficulty": "history"}, "reads no advantage"),
-        (SDPOConfig, {"whiten_advantages": "batch"}, "reads no advantage"),
-        (OPDConfig, {"teacher_prompt": "Solve it. The answer is known."}, "teacher_prompt must be"),
-        (RLSDConfig, {"rollouts": "tree"}, "have no context of their own"),
-        (RLSDConfig, {"teacher_update_rate": 0.0}, "teacher_update_rate must be above 0"),
-        (SDPOConfig, {"distillation_weight": 1.5}, "distillation_weight must be in"),
-        (OPDConfig, {"importance": "sequence"}, "would average over the response"),
-    ],
-)
-def test_a_teacher_that_says_nothing_is_refused_with_the_configuration(config_class, knobs, says):
-    with pytest.raises(ValueError, match=re.escape(says)):
-        args_of(config_class, **knobs)
-
-
-@pytest.mark.parametrize(
     ("knobs", "says"),
     [
         ({"teacher_prompt": "{prompt}{why}"}, "row 0: teacher_prompt='{prompt}{why}' reads a column 'why'"),
@@ -223,19 +199,17 @@ def test_a_teacher_that_says_nothing_is_refused_with_the_configuration(config_cl
         ({"teacher_prompt": lambda row: 3}, "returned int, and the prompt is str"),
         ({"teacher": "/no/such/folder"}, "teacher='/no/such/folder' cannot be loaded .* name a folder with"),
         ({"teacher": demo_model_path()}, r"has a vocabulary of \d+ tokens, and the policy another one of \d+"),
+        # the longest row is looked at
+        (
+            {"teacher_prompt": TOLD, "trainer_kwargs": {"train_dataset": ONE_LONG}},
+            r"train_dataset, row 40: .* gives \d+ tokens, and the teacher has a context",
+        ),
     ],
-    ids=["column", "same", "long", "kind", "missing", "vocabulary"],
+    ids=["column", "same", "long", "kind", "missing", "vocabulary", "longest row"],
 )
 def test_a_teacher_that_cannot_score_is_refused_before_the_run(make_trainer, knobs, says):
     with pytest.raises(ValueError, match=says):
         make_trainer("opd", **knobs)
-
-
-def test_the_longest_row_is_looked_at_before_the_run(make_trainer):
-    rows = [{"prompt": "1+1=", "answer": "2" * (5000 if i == 40 else 1)} for i in range(64)]
-    kwargs = {"train_dataset": Dataset.from_list(rows)}
-    with pytest.raises(ValueError, match=r"train_dataset, row 40: .* gives \d+ tokens, and the teacher has a context"):
-        make_trainer("opd", teacher_prompt=TOLD, trainer_kwargs=kwargs)
 
 
 def test_a_context_that_is_too_long_with_its_response_is_left_out(make_trainer):
