@@ -1,6 +1,6 @@
 """docs/theory.md, "On-policy traces" and "What a selector can gain": the end of a response, progress, and noise.
 
-Both shares are compared with sums over tokens in tests/loss/test_shares_of_a_run.py."""
+Both shares are compared with sums over tokens in tests/loss/test_metrics.py."""
 
 from functools import partial
 

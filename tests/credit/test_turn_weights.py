@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from custom_functions import args_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from turn_helpers import TURN_FORMS, turn_jacobian
 
-from trl_credit import CreditConfig
 from trl_credit.credit.gradient import PolicyTerm, token_credit
 from trl_credit.credit.tokens import turn_numbers
 from trl_credit.loss.assignment import assign_credit
@@ -16,10 +16,6 @@ from trl_credit.testing import made_up_tokens
 
 
 DECAYS = st.sampled_from([0.0, 0.5, 0.9, 1.0])
-
-
-def config_of(tmp_path, **knobs):
-    return CreditConfig(output_dir=str(tmp_path), report_to="none", loss_type="grpo", **knobs)
 
 
 def conversation(seed, *, batch=3, length=13):
@@ -43,9 +39,9 @@ def conversation(seed, *, batch=3, length=13):
 @pytest.mark.parametrize("form", TURN_FORMS)
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), decay=DECAYS)
-def test_weights_and_credit_against_the_matrix(tmp_path_factory, form, seed, decay):
+def test_weights_and_credit_against_the_matrix(form, seed, decay):
     knobs = {"trace_lambda": decay} if "trace_unit" in TURN_FORMS[form] else {}
-    config = config_of(tmp_path_factory.getbasetemp(), **TURN_FORMS[form], **knobs)
+    config = args_of(loss_type="grpo", **TURN_FORMS[form], **knobs)
     tokens = conversation(seed)
     credit = assign_credit(config, tokens)
     c_t = tokens.advantages * tokens.mask_t
@@ -64,7 +60,7 @@ def test_weights_and_credit_against_the_matrix(tmp_path_factory, form, seed, dec
     difference = (tokens.logp_t - tokens.old_logp_t).detach().nan_to_num()
     value = difference
     if form.startswith(("turn", "lambda")):
-        of_value = config_of(tmp_path_factory.getbasetemp(), importance="turn") if form == "turn_token" else config
+        of_value = args_of(loss_type="grpo", importance="turn") if form == "turn_token" else config
         dense = torch.stack([turn_jacobian(of_value, *row) for row in zip(ids, masks, strict=True)])
         value = torch.einsum("btk,bk->bt", dense, difference)
     log_weight_t = credit.log_weight.detach() * tokens.mask_t
@@ -74,7 +70,7 @@ def test_weights_and_credit_against_the_matrix(tmp_path_factory, form, seed, dec
 # Selection
 
 
-def test_selectors_choose_among_turns_by_their_mean_entropy(tmp_path):
+def test_selectors_choose_among_turns_by_their_mean_entropy():
     tokens = conversation(1, batch=2, length=9)
     ids = torch.tensor([[0, 0, -1, 1, 1, 1, -1, 2, -1], [0, -1, 1, -1, 2, -1, 3, -1, 4]])
     mask = (ids >= 0).double()
@@ -86,7 +82,7 @@ def test_selectors_choose_among_turns_by_their_mean_entropy(tmp_path):
     trace = {"importance": "eligible", "trace_unit": "turn", "beta": 0.1, "use_bias_correction_kl": False}
 
     def turns_of(**knobs):
-        z = assign_credit(config_of(tmp_path, **trace, **knobs), tokens).selected
+        z = assign_credit(args_of(loss_type="grpo", **trace, **knobs), tokens).selected
         assert z.shape == mask.shape and not z[mask == 0].any()
         for row, own, m in zip(z, ids, mask, strict=True):  # all loss tokens of a turn alike
             assert all(len(row[(own == turn) & m.bool()].unique()) <= 1 for turn in own.unique())

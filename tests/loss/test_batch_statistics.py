@@ -88,15 +88,6 @@ def test_a_wrong_result_is_refused(make_trainer, result, message):
         trainer.train()
 
 
-def test_without_log_probabilities_it_is_refused_when_the_configuration_is_built():
-    credit = declaring(lambda config, batch: batch.logp_t)
-    with pytest.raises(ValueError, match="takes statistics of a batch from π_old.*Set steps_per_generation=2 or num"):
-        args_of(credit=credit)
-    args_of(credit=credit, num_iterations=2)
-    with pytest.raises(ValueError, match="td_upper_bound=.*takes statistics over the batch"):
-        args_of(credit=credit, num_iterations=2, td_upper_bound=True)
-
-
 class Reads:
     """Keeps what it receives, and needs what its class declares."""
 
@@ -113,6 +104,21 @@ class Reads:
         return Credit(None, tokens.advantages)
 
 
+class Logps(Reads, needs="logps"):
+    pass
+
+
+def test_without_log_probabilities_it_is_refused_when_the_configuration_is_built():
+    with pytest.raises(ValueError, match="is one update per batch, for which no π_old is computed"):
+        args_of(credit=Logps)
+    credit = declaring(lambda config, batch: batch.logp_t)
+    with pytest.raises(ValueError, match="takes statistics of a batch from π_old.*Set steps_per_generation=2 or num"):
+        args_of(credit=credit)
+    args_of(credit=credit, num_iterations=2)
+    with pytest.raises(ValueError, match="td_upper_bound=.*takes statistics over the batch"):
+        args_of(credit=credit, num_iterations=2, td_upper_bound=True)
+
+
 SOURCES = {
     "responses": {},
     "refill": {"groups": "refill", "per_device_train_batch_size": 16},
@@ -122,12 +128,15 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_batch_has_what_belongs_to_its_rows(trained, source):
+def test_a_batch_has_what_belongs_to_its_rows(make_trainer, source):
     class Everything(Reads, needs="columns"):
         pass
 
-    trainer = trained(credit=Everything, **SOURCES[source], max_steps=1)
+    trainer = make_trainer(credit=Everything, **SOURCES[source], max_steps=1)
+    sampled = batches(trainer)
+    trainer.train()
     (batch,) = Everything.seen
+    assert "old_per_token_logps" not in sampled[0] or source == "chain"  # what reads none costs no pass
     rows = len(batch.mask_t)
     assert batch.logp_t is None and batch.group_ids.shape == (rows,) and batch.group_ids.min() == 0
     if source == "tree":
@@ -140,22 +149,6 @@ def test_a_batch_has_what_belongs_to_its_rows(trained, source):
     assert len(set(prompts)) == len(batch.group_ids.unique()) > 1
     assert torch.equal(batch.segment_ids >= 0, batch.turn_ids >= 0)
     assert (batch.segment_ids.max() > 0) == (source == "chain")
-
-
-def test_only_what_reads_log_probabilities_costs_a_pass(make_trainer):
-    class Plain(Reads):
-        pass
-
-    trainer = make_trainer(credit=Plain, max_steps=1)
-    sampled = batches(trainer)
-    trainer.train()
-    assert "old_per_token_logps" not in sampled[0] and Plain.seen[0].logp_t is None
-
-    class Logps(Reads, needs="logps"):
-        pass
-
-    with pytest.raises(ValueError, match="is one update per batch, for which no π_old is computed"):
-        args_of(credit=Logps)
 
 
 # Cuts, processes, resumes

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from custom_functions import FILE, config, custom
+from custom_functions import FILE, args_of, custom
 from weight_helpers import same_weights
 
 from trl_credit import Credit, assign_credit
@@ -18,13 +18,13 @@ def weighted(k):
     return credit
 
 
-def test_objects_have_names(tmp_path):
+def test_objects_have_names():
     assert name_of(assign_credit) == "trl_credit.loss.assignment.assign_credit"
     functions = [weighted(k) for k in (0, 1, 0)]  # one source
     names = [name_of(f) for f in functions]
     assert names[0].startswith("credit@") and names[1].startswith("credit@") and names[2] == f"{names[0]}-2"
     assert len(set(names)) == 3 and name_of(functions[0]) == names[0]
-    a, b = (config(tmp_path, credit=f) for f in functions[:2])
+    a, b = (args_of(credit=f) for f in functions[:2])
     assert [x.custom_function("credit").__wrapped__ for x in (a, b)] == functions[:2]
     assert len(source_of(a.credit, what="credit").digest) == 64
     by_file = source_of(custom("half_decay"), what="credit")
@@ -58,7 +58,7 @@ def test_functions_stay_what_they_were_and_so_does_their_digest(tmp_path, monkey
     path, text = tmp_path / "changing.py", "def f(config, tokens):\n    return 1\n"
     path.write_text(text)
     monkeypatch.chdir(tmp_path)
-    args = config(tmp_path, credit="changing.py:f")
+    args = args_of(credit="changing.py:f")
     digest = source_of(args.credit, what="credit").digest
     monkeypatch.chdir("/")
     path.unlink()
@@ -66,6 +66,6 @@ def test_functions_stay_what_they_were_and_so_does_their_digest(tmp_path, monkey
     assert source_of(args.credit, what="credit").digest == digest
     path.write_text(text.replace("1", "2"))
     monkeypatch.chdir(tmp_path)
-    again = config(tmp_path, credit="changing.py:f")  # reads the file again
+    again = args_of(credit="changing.py:f")  # reads the file again
     assert again.custom_function("credit")(None, None) == 2
     assert source_of(again.credit, what="credit").digest != digest

@@ -6,7 +6,6 @@ from conftest import toy_inputs
 from segment_helpers import TREE, generation_batch, gradients
 from toy_loss import at_ratio_1
 
-import trl_credit
 from trl_credit.loss.batch_metrics import group_statistics, response_hashes
 
 
@@ -36,7 +35,8 @@ def test_the_size_of_an_advantage_is_that_before_any_normaliser_loss_or_weight(m
     tensors = {"old_per_token_logps": old, "ref_per_token_logps": 2 * old, "advantages": advantages}
     tensors["num_items_in_batch"] = torch.tensor(2 if quarters is KEPT else 8)
     inputs = toy_inputs(torch.ones(1, 8, dtype=torch.long), segment_ids=torch.tensor([[0] * 4 + [1] * 4]), **tensors)
-    toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones_like(old))
+    logps = (old + 0.5 * (torch.arange(8) % 2)).requires_grad_()  # every second token is clipped
+    toy_loss(trainer, inputs, logps=logps, entropies=torch.ones_like(old))
     assert quarters_of(trainer) == pytest.approx(quarters, nan_ok=True)
 
 
@@ -83,39 +83,62 @@ def test_clipped_tokens_of_all_and_within_responses(make_trainer, toy_loss, mask
     assert metrics["credit/clip_fraction/response_mean"] == pytest.approx([(1 / 8 + 1) / 2])
 
 
-# The effective coefficient of tokens
+# The effective coefficient of tokens, and where noise and credit lie
 
 
 ON_POLICY = {"beta": 0.0, "loss_type": "dr_grpo"}
-WEIGHTED = {"loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"}
-TRACES = {
-    "s_trace": {"trace_lambda": 0.7, "selective_rate": 0.3},
-    "p_trace": {"trace_lambda": 0.7},
-    "own term selected too": {"trace_lambda": 0.7, "selective_rate": 0.3, "leave_own_out": False},
-    "grpo_lambda": {"trace_lambda": 0.7},
-    "both": {"trace_lambda": 0.7, "trace_style": "both"},
-    "loss weight": {"importance": "token", "trace_lambda": 0.7, **WEIGHTED},
-    "a trace and a gradient": {"trace_lambda": 0.7, **WEIGHTED},
+KEEPS = {**MASK, "probability_threshold": 0.8}
+TRACE = {"trace_lambda": 0.7}
+SELECTED = {**TRACE, "selective_rate": 0.3}
+WEIGHTED = {**TRACE, "loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"}
+CASES = {
+    "s_trace": ("s_trace", SELECTED | KEEPS),
+    "p_trace": ("p_trace", TRACE),
+    "own term selected too": ("s_trace", {**SELECTED, "leave_own_out": False}),
+    "grpo_lambda": ("grpo_lambda", TRACE | KEEPS),
+    "both": ("grpo_lambda", {**TRACE, "trace_style": "both"}),
+    "loss weight": ("grpo_lambda", {**WEIGHTED, "importance": "token"}),
+    "a weight of tanh": ("grpo_lambda", {**WEIGHTED, "importance": "token", "loss_weight_confidence": "tanh_grad"}),
+    "a trace and a gradient": ("grpo_lambda", WEIGHTED),
+    "grpo": ("grpo", {}),
+    "mask": ("grpo", KEEPS),
+    "top fifth": ("grpo", {"top_entropy_quantile": 0.2}),
+    "a trace from the top fifth": ("s_trace", {**SELECTED, "top_entropy_quantile": 0.2}),
 }
 
 
-@pytest.mark.parametrize("name", TRACES)
-def test_the_coefficient_of_a_token_is_its_gradient_over_its_advantage(make_trainer, toy_loss, name):
-    """Compared with the gradient of TRL's loss at ratio 1: rows of 20 and 13 tokens, with and without a mask."""
-    algo = name if name in trl_credit.ALGORITHMS else {"own term selected too": "s_trace"}.get(name, "grpo_lambda")
-    masked = name in ("s_trace", "grpo_lambda")
-    knobs = {"token_mask": "probability", "probability_threshold": 0.8} if masked else {}
-    trainer = make_trainer(algo, **TRACES[name], **ON_POLICY, **knobs)
-    toys = at_ratio_1(trainer, toy_loss, 20, 13)
-    size = toys["gradient"] * 2 * trainer.args.max_completion_length / toys["advantages"].abs().unsqueeze(1)
-    kept = toys["mask"].bool() & ((toys["logps"].exp() < 0.8) if masked else True)
+@pytest.mark.parametrize("case", CASES)
+def test_coefficients_and_shares_are_those_of_the_gradient_of_the_loss(make_trainer, toy_loss, case):
+    """Rows of 45, 13 and no tokens at ratio 1, in float64. The coefficient of a token is its gradient over its
+    advantage. Both shares are computed by hand too; the metrics themselves are summed in float32."""
+    algo, knobs = CASES[case]
+    trainer = make_trainer(algo, **knobs, **ON_POLICY)
+    toys = at_ratio_1(trainer, toy_loss, 45, 13, 0)
+    gradient, entropies, metrics = toys["gradient"], toys["entropies"], trainer._metrics["eval"]
+    size = gradient * 3 * trainer.args.max_completion_length / toys["advantages"].abs().unsqueeze(1)
+    kept = toys["mask"].bool() & ((toys["logps"].exp() < 0.8) if "token_mask" in knobs else True)
+    quantile = torch.quantile(entropies[toys["mask"].bool()].float(), 0.8).item()
     by_decile, by_quarter = {}, {}
-    for row, n in enumerate((20, 13)):
-        for rank, i in enumerate(toys["entropies"][row, :n].argsort(descending=True).tolist()):
-            if kept[row, i]:
-                by_decile.setdefault(9 - 10 * rank // n, []).append(size[row, i].item())
-                by_quarter.setdefault(4 * i // n, []).append(size[row, i].item())
-    metrics = trainer._metrics["eval"]
+    above = below = outside = noise = 0.0
+    for i, n in enumerate((45, 13)):  # nothing comes of the third, nor a division by 0
+        ranked = entropies[i, :n].argsort(descending=True).tolist()
+        for rank, t in enumerate(ranked):
+            if kept[i, t]:
+                by_decile.setdefault(9 - 10 * rank // n, []).append(size[i, t].item())
+                by_quarter.setdefault(4 * t // n, []).append(size[i, t].item())
+        m = min(20, n)
+        above += gradient[i, n - m : n].sum().item()
+        below += m / n * gradient[i].sum().item()
+        top = ranked[: -int(-knobs.get("selective_rate", 0.2) * n // 1)]
+        if case == "top fifth":
+            top = [t for t in ranked if entropies[i, t] >= quantile]
+        values = (1 - toys["logps"].exp())[i, :n]
+        outside += values.sum().item() - values[top].sum().item()
+        noise += values.sum().item()
+    assert metrics["credit/last_tokens_share"] == pytest.approx([above / below], rel=1e-5)
+    assert metrics["credit/noise_share"] == pytest.approx([outside / noise], rel=1e-5)
+    if "fifth" in case or algo == "grpo":
+        return
     for prefix, parts in (("entropy_decile", by_decile), ("quarter", by_quarter)):
         for part, values in parts.items():
             shown = metrics[f"credit/coefficient/{prefix}_{part + (prefix == 'quarter')}"][-1]
@@ -124,12 +147,6 @@ def test_the_coefficient_of_a_token_is_its_gradient_over_its_advantage(make_trai
 
 
 # Groups without signal
-
-
-def test_a_tree_has_signal_where_a_node_has_credit(trained):
-    trainer = trained(**TREE, max_steps=1, reward_funcs=lambda completions, **kwargs: [0.5] * len(completions))
-    row = trainer.state.log_history[0]
-    assert row["credit/groups_without_signal"] == 1.0 and row["credit/nodes_zero_advantage"] == 1.0
 
 
 def test_groups_by_hand():

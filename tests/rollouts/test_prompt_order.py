@@ -4,17 +4,30 @@ import itertools
 import json
 import logging
 import math
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
-from prompt_helpers import by_difficulty, in_turn, prompt
+from custom_functions import args_of
 
-from trl_credit.rollouts.prompts import PROMPT_RATES_FILE, prompt_digest, read_rates
+from trl_credit.rollouts.prompts import PROMPT_RATES_FILE, PromptOrder, prompt_digest, read_rates
 from trl_credit.runs.checkpoints import read_state, write_state
 
 
 NAN = math.nan
+make_config = cache(args_of)
+
+
+def prompt(row):
+    return f"prompt {row}"
+
+
+def by_difficulty(rows=20, prompt_of=prompt, **knobs):
+    return PromptOrder(make_config(prompt_sampler="difficulty", **knobs), rows=rows, prompt_of=prompt_of)
+
+
+def in_turn(rows=20, prompt_of=prompt, **knobs):
+    return PromptOrder(make_config(groups="refill", **knobs), rows=rows, prompt_of=prompt_of)
 
 
 # Draws in proportion to weights

@@ -204,4 +204,6 @@ def test_an_empty_buffer_skips_the_update_and_says_so(make_trainer, caplog):
     assert trainer.state.global_step == 3
     assert not moved(trainer, before)
     assert "no segment of this generation batch has an advantage" in caplog.text
-    assert all(row["credit/rows"] == 0 and row["credit/rows_missing"] == 1 for row in steps_of(trainer))
+    for row in steps_of(trainer):
+        assert row["credit/rows"] == 0 and row["credit/rows_missing"] == 1
+        assert row["credit/groups_without_signal"] == row["credit/nodes_zero_advantage"] == 1.0

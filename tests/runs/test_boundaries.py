@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from conftest import sums
-from custom_functions import config
+from custom_functions import args_of
 from group_helpers import SMALL
 from passes_helpers import with_slow
 from transformers import TrainerCallback, TrainerControl
@@ -89,8 +89,8 @@ def test_the_end_of_a_run_inside_a_batch_moves_the_belief_once(trained, tmp_path
     assert longer.difficulty.state_dict()["beliefs"] == short.difficulty.state_dict()["beliefs"]
 
 
-def test_a_delayed_checkpoint_of_an_interrupted_training_is_dropped(tmp_path):
-    args = config(tmp_path, per_device_train_batch_size=8, steps_per_generation=4)
+def test_a_delayed_checkpoint_of_an_interrupted_training_is_dropped():
+    args = args_of(per_device_train_batch_size=8, steps_per_generation=4)
     boundaries, control = CheckpointBoundaries(args), TrainerControl(should_save=True)
     boundaries.after_update(1, control=control)
     assert not control.should_save
