@@ -28,6 +28,17 @@ def scored(trainer, rows=None):
     return batch, batch.data[keys.TEACHER_LOGPS]
 
 
+@pytest.fixture
+def sampled(make_trainer):
+    """A trainer, a generation batch of it, and ℓᵀ of its rows."""
+
+    def make(*args, **settings):
+        trainer = make_trainer(*args, **settings)
+        return trainer, *scored(trainer)
+
+    return make
+
+
 @torch.no_grad()
 def by_hand(model, prompt_ids, completion_ids, *, temperature=1.0):
     """Log-probabilities of one response, by one plain pass."""
@@ -77,14 +88,13 @@ def test_a_gap_opens_with_the_first_update(trained):
     assert first["credit/teacher/kl"] == 0.0 != second["credit/teacher/kl"]
 
 
-def test_a_second_model_scores_with_its_own_weights(make_trainer, tmp_path):
+def test_a_second_model_scores_with_its_own_weights(sampled, make_trainer, tmp_path):
     torch.manual_seed(7)
     trainer = make_trainer("opd", teacher="reference")
     other = tiny_qwen3(trainer.tokenizer, layers=3)
     other.save_pretrained(tmp_path / "other")
     trainer.tokenizer.save_pretrained(tmp_path / "other")
-    trainer = make_trainer("opd", teacher=str(tmp_path / "other"), teacher_prompt=TOLD)
-    batch, teacher_t = scored(trainer)
+    trainer, batch, teacher_t = sampled("opd", teacher=str(tmp_path / "other"), teacher_prompt=TOLD)
     texts = [TOLD.format(**trainer.train_dataset[i // 4]) for i in range(8)]
     check_rows(batch, teacher_t, other, [trainer.tokenizer(text)["input_ids"] for text in texts])
     before = [p.clone() for p in trainer.teacher._model.parameters()]
@@ -93,10 +103,9 @@ def test_a_second_model_scores_with_its_own_weights(make_trainer, tmp_path):
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.1])
-def test_the_reference_of_an_adapter_is_the_model_without_it(make_trainer, tiny_model, beta):
+def test_the_reference_of_an_adapter_is_the_model_without_it(sampled, tiny_model, beta):
     lora = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
-    trainer = make_trainer("opd", teacher="reference", beta=beta, trainer_kwargs={"peft_config": lora})
-    batch, teacher_t = scored(trainer)
+    trainer, batch, teacher_t = sampled("opd", teacher="reference", beta=beta, trainer_kwargs={"peft_config": lora})
     base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
     check_rows(batch, teacher_t, base, batch.prompt_ids)
     assert trainer.teacher._path() is None  # no second model
@@ -135,9 +144,8 @@ def by_sum(prompts, completions, **kwargs):
     return [float(sum(map(ord, text)) % 2 == 0) for text in completions]
 
 
-def test_a_right_response_of_the_group_is_never_the_rows_own(make_trainer):
-    trainer = make_trainer("sdpo", teacher_prompt="{prompt}<{success}>", reward_funcs=by_sum)
-    batch, teacher_t = scored(trainer)
+def test_a_right_response_of_the_group_is_never_the_rows_own(sampled):
+    trainer, batch, teacher_t = sampled("sdpo", teacher_prompt="{prompt}<{success}>", reward_funcs=by_sum)
     texts = [trainer.engine.decode(ids) for ids in batch.completion_ids]
     seen = []
     for i in range(8):
@@ -149,10 +157,9 @@ def test_a_right_response_of_the_group_is_never_the_rows_own(make_trainer):
         check_rows(batch, teacher_t, trainer.model, seen)
 
 
-def test_right_responses_that_the_loss_leaves_out_are_not_shown(make_trainer):
+def test_right_responses_that_the_loss_leaves_out_are_not_shown(sampled):
     """Two truncated rows and a whole one are right; groups may differ in size, as in logged responses."""
-    trainer = make_trainer("sdpo", reward_funcs=by_sum)
-    batch, _ = scored(trainer)
+    trainer, batch, _ = sampled("sdpo", reward_funcs=by_sum)
     batch.correct = torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0, 1.0, math.nan, 1.0])
     batch.written_t[:2] = 0
     texts = [trainer.engine.decode(ids) for ids in batch.completion_ids]
@@ -163,10 +170,11 @@ def test_right_responses_that_the_loss_leaves_out_are_not_shown(make_trainer):
         assert right == [None if k is None else texts[k] for k in shown]
 
 
-def test_dropout_is_off_in_the_pass(make_trainer):
+def test_dropout_is_off_in_the_pass(sampled):
     lora = LoraConfig(r=4, lora_dropout=0.5, target_modules=["q_proj"], task_type="CAUSAL_LM", init_lora_weights=False)
-    trainer = make_trainer("opd", teacher="policy", teacher_prompt=TOLD, trainer_kwargs={"peft_config": lora})
-    batch, teacher_t = scored(trainer)
+    trainer, batch, teacher_t = sampled(
+        "opd", teacher="policy", teacher_prompt=TOLD, trainer_kwargs={"peft_config": lora}
+    )
     trainer.teacher.score(GenerationBatch(batch, batch.rewards, [trainer.train_dataset[i // 4] for i in range(8)]))
     assert torch.equal(batch.data[keys.TEACHER_LOGPS], teacher_t) and trainer.model.training
 
@@ -180,12 +188,11 @@ def test_a_conversation_gets_the_text_in_its_last_user_turn(make_trainer):
     assert contexts._of_row({**row, "answer": None}, None) is None
 
 
-def test_a_function_makes_contexts(make_trainer):
+def test_a_function_makes_contexts(sampled):
     def reverse(row):
         return None if row["answer"] == "1" else row["prompt"][::-1]
 
-    trainer = make_trainer("opd", teacher="policy", teacher_prompt=reverse)
-    batch, teacher_t = scored(trainer)
+    trainer, batch, teacher_t = sampled("opd", teacher="policy", teacher_prompt=reverse)
     reverse_ids = trainer.tokenizer(trainer.train_dataset[0]["prompt"][::-1])["input_ids"]
     check_rows(batch, teacher_t, trainer.model, [reverse_ids] * 4 + [None] * 4)
 
