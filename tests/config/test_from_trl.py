@@ -56,17 +56,13 @@ def settings(request, monkeypatch) -> dict:
     return {"output_dir": "unused", "use_cpu": True, **request.param}
 
 
-def test_what_was_set_is_found_and_makes_the_same_configuration(settings):
+def test_what_was_set_makes_the_same_configuration_and_the_preset_that_is_built_by_hand(settings):
     args = trl.GRPOConfig(**copy.deepcopy(settings))
     before = copy.deepcopy(values_of(args))
     was_set = settings_of_trl(args)
     # which transformers fills in beside `fsdp`, and TRL keeps equal to `generation_batch_size`
     assert was_set.keys() <= settings.keys() | {"fsdp_config", "steps_per_generation"}
     assert values_of(trl.GRPOConfig(**copy.deepcopy(was_set))) == before == values_of(args)
-
-
-def test_it_becomes_the_preset_that_is_built_by_hand(settings):
-    args = trl.GRPOConfig(**copy.deepcopy(settings))
     for config_class in CLASSES:
         by_hand = outcome(lambda: config_class(**copy.deepcopy(settings)))  # noqa: B023
         assert outcome(lambda: config_class.from_trl(args)) == by_hand  # noqa: B023

@@ -141,17 +141,15 @@ def test_models_are_tried_before_they_get_branches():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def makes_its_own(module, args, kwargs):
-    return args, kwargs | {"attention_mask": torch.ones(1, 1, 12, 12, dtype=torch.bool)}
-
-
-def loses_it(module, args, kwargs):
-    return args, {name: x for name, x in kwargs.items() if name != BRANCHES}
+OWN_MASK = {"attention_mask": torch.ones(1, 1, 12, 12, dtype=torch.bool)}
 
 
 @pytest.mark.parametrize(
     ("module", "hook", "message"),
-    [("self_attn", makes_its_own, "a layer has made its own attention mask"), ("", loses_it, "")],
+    [
+        ("self_attn", lambda _, args, kwargs: (args, kwargs | OWN_MASK), "a layer has made its own attention mask"),
+        ("", lambda _, args, kwargs: (args, {name: x for name, x in kwargs.items() if name != BRANCHES}), ""),
+    ],
 )
 def test_neither_branches_nor_the_mask_of_a_layer_get_lost(tiny_model, module, hook, message):
     model = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="sdpa")
