@@ -11,7 +11,8 @@ import pytest
 import torch
 from custom_functions import args_of
 from group_helpers import SMALL, by_prompt, length, observed
-from transformers import AutoModelForCausalLM, TrainerCallback
+from passes_helpers import logits_of
+from transformers import AutoModelForCausalLM
 from weight_helpers import same_weights, untimed
 from worker import kept
 
@@ -19,12 +20,6 @@ from trl_credit.loss import keys
 from trl_credit.loss.batch import loss_mask, unpadded
 from trl_credit.rollouts.groups import SignalGroups, fill_batch
 from trl_credit.rollouts.sources import Responses
-
-
-def logps_of(model, prompt_ids, ids):
-    with torch.no_grad():
-        logits = model(torch.tensor([[*prompt_ids, *ids]])).logits[0, len(prompt_ids) - 1 : -1]
-    return logits.log_softmax(-1).gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1)
 
 
 def check_batch(trainer, path, batch, data, weights, *, scale):
@@ -47,8 +42,9 @@ def check_batch(trainer, path, batch, data, weights, *, scale):
         if key in data:
             model = AutoModelForCausalLM.from_pretrained(path)
             model.load_state_dict(of)
-            for row, (prompt, ids) in enumerate(zip(prompts, responses, strict=True)):
-                torch.testing.assert_close(data[key][row, : len(ids)], logps_of(model, prompt, ids), atol=1e-5, rtol=0)
+            ids, inside = data[keys.COMPLETION_IDS], data[keys.COMPLETION_MASK].bool()
+            logp_t = logits_of(model, data, 1.0).log_softmax(-1).gather(2, ids.unsqueeze(2)).squeeze(2)
+            torch.testing.assert_close(data[key][inside], logp_t[inside], atol=1e-5, rtol=0)
     return int((grouped.amax(1) > grouped.amin(1)).sum())
 
 
@@ -170,22 +166,16 @@ def test_settings_that_lose_or_lack_the_state_are_refused(make_trainer, trained,
         make_trainer(**saved, **more).train(resume_from_checkpoint=checkpoint)
 
 
-class Evaluate(TrainerCallback):
-    """Evaluates in the middle of a run."""
-
-    def on_step_end(self, args, state, control, **kwargs):
-        control.should_evaluate = state.global_step == 2
-
-
 def test_an_evaluation_changes_nothing(trained):
     """Its batches are plain, and its groups of another size."""
     settings = {**SMALL, "groups": "refill", "prompt_sampler": "difficulty", "max_steps": 3, "seed": 3}
     plain = trained(**settings)
-    kwargs = {"eval_dataset": plain.train_dataset.select(range(4)), "callbacks": [Evaluate()]}
+    kwargs = {"eval_dataset": plain.train_dataset.select(range(4))}
     more = {"num_generations_eval": 2, "per_device_eval_batch_size": 4, "overwrite_output_dir": True}
+    more |= {"eval_strategy": "steps", "eval_steps": 2}  # in the middle of the run
     torch.manual_seed(0)
     evaluated = trained(**settings, **more, trainer_kwargs=kwargs)
-    (row,) = [row for row in evaluated.state.log_history if "eval_reward" in row]
-    assert "eval_credit/groups/signal" not in row
+    row, *_ = [row for row in evaluated.state.log_history if "eval_reward" in row]
+    assert row["step"] == 2 and "eval_credit/groups/signal" not in row
     first = [json.dumps(untimed(x.state.log_history[:2])) for x in (plain, evaluated)]
     assert first[0] == first[1]

@@ -38,9 +38,11 @@ def test_every_preset_trains_off_policy_too(make_trainer, algo):
 
 
 @pytest.mark.parametrize("is_code", [False, True], ids=["paper", "code"])
-def test_difficulty_weights_and_belief_of_a_batch(make_trainer, is_code):
+def test_difficulty_weights_and_belief_of_a_batch_and_none_of_an_evaluation(make_trainer, is_code):
     code = {"difficulty": "hard", "released_code": ["ha_dw_anchor"], "difficulty_scale": 1.5}
-    trainer = make_trainer("ha_dw", max_steps=3, difficulty_window=2, **(code if is_code else {}))
+    trainer = make_trainer(
+        "ha_dw", max_steps=3, difficulty_window=2, per_device_eval_batch_size=8, **(code if is_code else {})
+    )
     batches, seen = observed(trainer), []
     for step, (generation, data, _) in enumerate(batches):
         rewards, advantages = generation.batch.rewards, generation.advantages
@@ -51,6 +53,9 @@ def test_difficulty_weights_and_belief_of_a_batch(make_trainer, is_code):
         phi = (1.5 if is_code else 1.3) * torch.exp(-advantages.sign() * diff.sign() * diff.abs())
         torch.testing.assert_close(data["advantages"], advantages * phi)
     assert len(batches) == 3 and not torch.equal(advantages, data["advantages"])
+    belief = trainer.difficulty.state_dict()
+    metrics = trainer.evaluate(trainer.train_dataset.select(range(4)))
+    assert math.isfinite(metrics["eval_loss"]) and trainer.difficulty.state_dict() == belief
 
 
 def test_probability_mask_recounts_the_normaliser(make_trainer):
@@ -75,13 +80,6 @@ def test_completions_table_shows_the_advantages_that_were_used(make_trainer, tmp
     advantages = advantages.view(8, -1)[:, 0]  # the same at all tokens
     assert advantages.min() < -0.05
     assert table["advantage"].tolist() == pytest.approx(advantages.clamp(min=-0.05).tolist())
-
-
-def test_evaluation_does_not_move_the_belief(trained):
-    trainer = trained("ha_dw", per_device_eval_batch_size=8)
-    before = trainer.difficulty.state_dict()
-    metrics = trainer.evaluate(trainer.train_dataset.select(range(4)))
-    assert math.isfinite(metrics["eval_loss"]) and trainer.difficulty.state_dict() == before
 
 
 def test_default_configuration_is_the_trainers_own(tiny_model, here):
