@@ -61,5 +61,5 @@ def test_killed_and_resumed_is_uninterrupted(tmp_path, layout, kind):
     optimizers = sorted(reference.glob("optimizer.pt")) + sorted(reference.glob("global_step6/*optim_states.pt"))
     assert optimizers
     for path in optimizers:
-        for ours, theirs in zip(tensors_of(resumed / path.relative_to(reference)), tensors_of(path), strict=True):
-            assert torch.equal(ours, theirs), path
+        ours = tensors_of(resumed / path.relative_to(reference))
+        torch.testing.assert_close(ours, tensors_of(path), rtol=0, atol=0, equal_nan=False)
