@@ -29,10 +29,6 @@ def pid(pool):
     return worker._process.pid
 
 
-def verdicts_of(pool, pairs, **settings):
-    return [outcome is Outcome.RIGHT for outcome in pool.equal(pairs, **settings)]
-
-
 def judge_of(pool):
     """The child that judges, where a worker has one."""
     children = Path(f"/proc/{pid(pool)}/task/{pid(pool)}/children")
@@ -141,7 +137,7 @@ def test_from_many_threads_at_once():
     verdicts = [None] * 6
 
     def judge(t):
-        verdicts[t] = verdicts_of(default_pool(), pairs[t])
+        verdicts[t] = [outcome is Outcome.RIGHT for outcome in default_pool().equal(pairs[t])]
 
     threads = [threading.Thread(target=judge, args=(t,)) for t in range(6)]
     for thread in threads:

@@ -24,15 +24,12 @@ def test_correct_is_what_difficulty_reward_calls_so(trained):
     assert max(by["correct"]) < 1.0 and by["reward"] == [1.0, 1.0]
 
 
-def constant(completions, **kwargs):
-    return [0.9] * len(completions)
-
-
 @pytest.mark.parametrize("signal", ["reward", "advantage"])
 def test_equal_rewards_are_no_signal_whatever_their_mean_rounds_to(trained, signal):
     rewards = torch.full((6,), 0.9)
     assert (rewards - rewards.mean()).any()  # in float32, as TRL computes it
-    settings = {**SMALL, "reward_funcs": constant, "per_device_train_batch_size": 12, "num_generations": 6}
+    settings = {**SMALL, "per_device_train_batch_size": 12, "num_generations": 6}
+    settings["reward_funcs"] = lambda completions, **kwargs: [0.9] * len(completions)
     trainer = trained(groups="replace", group_signal=signal, **{**settings, "max_steps": 1})
     assert trainer.state.log_history[0]["credit/groups/signal"] == 0.0
 

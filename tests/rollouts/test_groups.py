@@ -106,10 +106,6 @@ def test_refills_are_other_prompts_and_metrics_are_those_of_all_responses(make_t
     assert row["credit/groups_without_signal"] == 0.0
 
 
-def always(prompts, completions, **kwargs):
-    return [1.0] * len(prompts)
-
-
 @pytest.mark.parametrize(
     ("more", "calls", "warning"),
     [
@@ -120,7 +116,8 @@ def always(prompts, completions, **kwargs):
 )
 def test_refills_end(trained, caplog, more, calls, warning):
     """Without any signal the first batch is trained on. With four prompts, a refill has no others than these."""
-    trainer = trained(groups="refill", **{**SMALL, "reward_funcs": always, "max_steps": 2, **more})
+    settings = {name: x for name, x in SMALL.items() if name != "reward_funcs"} | {"max_steps": 2, **more}
+    trainer = trained(groups="refill", reward_funcs=lambda prompts, **kwargs: [1.0] * len(prompts), **settings)
     for row in trainer.state.log_history[:2]:
         assert row["credit/groups/calls"] == calls and row["credit/groups_without_signal"] == 1.0
     assert caplog.text.count(warning) == caplog.text.count("less than a third of 4 groups have signal") == 1

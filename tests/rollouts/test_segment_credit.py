@@ -7,20 +7,7 @@ import segment_helpers
 import torch
 from conftest import count_a
 from passes_helpers import distinct, model_of, scripted
-from segment_helpers import (
-    CHAIN,
-    TREE,
-    batches,
-    counts_on,
-    engine_calls,
-    generation_batch,
-    gradients,
-    in_double,
-    plans,
-    steps_of,
-    texts_of,
-    with_engine,
-)
+from segment_helpers import CHAIN, TREE, engine_calls, generation_batch, plans, steps_of, texts_of
 from tiny_models import QWEN3
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from weight_helpers import moved, same_weights, weights
@@ -195,11 +182,11 @@ def test_all_forms_of_rows_have_one_gradient(make_trainer, knobs, monkeypatch):
     for form in ("nodes", "paths", "packed"):
         settings = {**TREE, "tree_branching": [3, 2, 2], "tree_segment_length": 2, "per_device_train_batch_size": 64}
         trainer = make_trainer(**{**settings, "num_generations": 32}, tree_rows=form, **knobs)
-        in_double(trainer)
+        segment_helpers.in_double(trainer)
         torch.manual_seed(11)
         output = generation_batch(trainer)
         rows = (output["tool_mask"].sum(1) > 0).sum().item()
-        results[form] = rows, output["num_items_in_batch"].item(), gradients(trainer, output)
+        results[form] = rows, output["num_items_in_batch"].item(), segment_helpers.gradients(trainer, output)
     (n_rows, n_items, nodes), (p_rows, p_items, paths), (k_rows, k_items, packed) = results.values()
     assert 1 <= k_rows <= 2 < p_rows < n_rows < 64 and n_items == p_items == k_items
     scale = max(g.abs().max().item() for g in nodes.values())
@@ -243,15 +230,16 @@ def test_a_value_of_zero_is_a_row_of_the_value_form(trained, form, rows):
 REPLAY = {**TREE, "tree_branching": [4, 3, 3], "tree_segment_length": 2, "replay_iterations": 3, "replay_cap": 8}
 
 
-def length(completions, **kwargs):
-    return [len(text) / 7 for text in completions]
-
-
 @pytest.mark.parametrize(("kind", "form"), [*((kind, "nodes") for kind in PACKED_MODELS), ("qwen3", "paths")])
 def test_packed_passes_give_what_plain_rows_have(make_trainer, tiny_model, kind, form):
     model = model_of(CONFIG_MAPPING[kind](**{**QWEN3, "initializer_range": 0.2}), tiny_model)
     pair = CreditConfig, scripted(CreditTrainer, model)
-    trainer = make_trainer(pair, reward_funcs=length, tree_rows=form, **REPLAY)
+    trainer = make_trainer(
+        pair,
+        reward_funcs=lambda completions, **kwargs: [len(text) / 7 for text in completions],
+        tree_rows=form,
+        **REPLAY,
+    )
     assert trainer.forest.can_pack
     trees = trainer.forest.plan([{"prompt": prompt} for prompt in ("1+1=", "23+45=6-") for _ in range(8)]).trees
     logps = {}
@@ -266,10 +254,10 @@ def test_packed_passes_give_what_plain_rows_have(make_trainer, tiny_model, kind,
 
 
 def test_new_rows_of_a_mixed_batch_are_computed_where_the_engines_are_not_kept(make_trainer):
-    trainer = with_engine(
+    trainer = segment_helpers.with_engine(
         make_trainer(**{**REPLAY, "tree_segment_length": 1, "replay_cap": 2}), segment_helpers.RecordingEngine()
     )
-    counts_on(trainer)
+    segment_helpers.counts_on(trainer)
     planned = plans(trainer)
     first, mixed = generation_batch(trainer), generation_batch(trainer)
     assert "old_per_token_logps" not in first
@@ -284,7 +272,7 @@ def test_new_rows_of_a_mixed_batch_are_computed_where_the_engines_are_not_kept(m
 def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer, form):
     sizes = {**TREE, "num_generations": 4, "per_device_train_batch_size": 8, "max_steps": 4, "learning_rate": 3e-2}
     trainer = make_trainer(**sizes, tree_rows=form, replay_iterations=4, replay_cap=2, token_mask="probability")
-    planned, kept = plans(trainer), batches(trainer)
+    planned, kept = plans(trainer), segment_helpers.batches(trainer)
     trainer.train()
     for row, logp in zip(planned[0].rows[: planned[0].n_real], kept[0]["old_per_token_logps"], strict=False):
         # what is stored with a new row is what TRL computes for it
@@ -302,7 +290,7 @@ def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer, form):
 
 def test_a_batch_without_a_boundary_says_so(make_trainer, caplog):
     trainer = make_trainer(**CHAIN, token_mask="probability", probability_threshold=1e-9)
-    calls = segment_helpers.engine_calls(trainer)
+    calls = engine_calls(trainer)
     with caplog.at_level("WARNING"):
         output = generation_batch(trainer)
     assert "no boundary" in caplog.text and "probability_threshold" in caplog.text

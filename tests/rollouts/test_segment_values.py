@@ -9,17 +9,7 @@ import segment_helpers
 import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel
-from segment_helpers import (
-    CHAIN,
-    TREE,
-    RecordingEngine,
-    counts_on,
-    engine_calls,
-    generation_batch,
-    passes,
-    plans,
-    with_engine,
-)
+from segment_helpers import CHAIN, TREE, RecordingEngine, counts_on, engine_calls, generation_batch, plans, with_engine
 from tiny_models import tiny_qwen3
 from transformers import GenerationConfig
 from warm_start import make_tokenizer
@@ -210,7 +200,7 @@ def test_the_engines_log_probabilities_as_behavior_policy(make_trainer, correcti
     for kind in ("recomputed", "sampler"):
         trainer = make_trainer("s_trace", beta=0.1, num_iterations=1 if aligned else 2)
         with_engine(trainer, RecordingEngine(), correction=correction).args.behavior_logps = kind
-        calls = passes(trainer)
+        calls = segment_helpers.passes(trainer)
         batches[kind] = generation_batch(trainer), len(calls)
     recomputed, sampler = batches["recomputed"], batches["sampler"]
     mask = sampler[0]["completion_mask"].bool()
@@ -227,7 +217,7 @@ def test_the_engines_log_probabilities_as_behavior_policy(make_trainer, correcti
 def test_what_the_engine_does_not_know_is_computed(make_trainer, correction):
     trainer = make_trainer("s_trace", beta=0.0)
     with_engine(trainer, RecordingEngine(unknown_at=1), correction=correction).args.behavior_logps = "sampler"
-    calls = passes(trainer)
+    calls = segment_helpers.passes(trainer)
     old = generation_batch(trainer)["old_per_token_logps"]
     assert len(calls) == 1
     assert (old[:, 0] == -0.5).all() and (old[:, 1] < -0.5).any() and old.isfinite().all()

@@ -26,10 +26,6 @@ def checkpoints(folder: Path) -> list[int]:
     return sorted(int(path.name.rpartition("-")[2]) for path in folder.glob("checkpoint-*"))
 
 
-def position(checkpoint: Path) -> list[int]:
-    return json.loads((checkpoint / "credit_state.json").read_text())["position"]
-
-
 class SaveAtStep2(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         control.should_save = control.should_save or state.global_step == 2
@@ -85,7 +81,8 @@ def test_the_end_of_a_run_inside_a_batch_moves_the_belief_once(trained, tmp_path
     settings = {**BATCH, "save_steps": 4}
     short = trained("ha_dw", max_steps=6, **settings)
     assert checkpoints(tmp_path / "run") == [4, 6]  # the last step is always saved
-    assert position(tmp_path / "run" / "checkpoint-6") == [2, 4]
+    state = json.loads((tmp_path / "run" / "checkpoint-6" / "credit_state.json").read_text())
+    assert state["position"] == [2, 4]
     longer = trained("ha_dw", max_steps=8, **settings, resume=True)
     assert "inside a generation batch" in caplog.text
     assert longer.difficulty.state_dict()["beliefs"] == short.difficulty.state_dict()["beliefs"]

@@ -65,11 +65,7 @@ def test_bfloat16_autocast_and_compiled_models(trained, algo, settings):
 def test_a_mixture_of_experts_keeps_its_auxiliary_loss(make_trainer, tiny_model, algo):
     model = with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(tiny_model)), tiny_model)
     config_class, trainer_class = trl_credit.ALGORITHMS[algo]
-
-    def constant(completions, **kwargs):
-        return [1.0] * len(completions)
-
-    reward = constant if algo == "s_trace" else distinct
+    reward = (lambda completions, **kwargs: [1.0] * len(completions)) if algo == "s_trace" else distinct
     pair = config_class, scripted(trainer_class, model)
     trainer = make_trainer(pair, reward_funcs=reward, max_steps=1, beta=0.0)
     before = weights(trainer)
