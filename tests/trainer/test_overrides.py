@@ -65,8 +65,8 @@ def never(completions, **columns):
     raise AssertionError("not asked")
 
 
-@pytest.mark.parametrize("how", ["class", "instance", "super"])
-def test_rewards_of_an_override_train_as_in_trl(how, make_trainer):
+@pytest.mark.parametrize("kind", ["class", "instance", "super"])
+def test_rewards_of_an_override_train_as_in_trl(kind, make_trainer):
     """Without super() no function is asked; with it the rewards are changed."""
     runs = []
     for config_class, base in ((trl.GRPOConfig, trl.GRPOTrainer), (CreditConfig, CreditTrainer)):
@@ -75,11 +75,11 @@ def test_rewards_of_an_override_train_as_in_trl(how, make_trainer):
             return 3.0 * base._calculate_rewards(self, *args) + 1.0
 
         own = {"class": by_length, "super": scaled}
-        kind = type("Rewarded", (base,), {"_calculate_rewards": own[how]} if how in own else {})
+        rewarded = type("Rewarded", (base,), {"_calculate_rewards": own[kind]} if kind in own else {})
         sgd = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 1e6}  # a step shows the size of the gradient
-        reward = {"reward_funcs": count_a if how == "super" else never, "scale_rewards": "none"}
-        trainer = make_trainer((config_class, kind), **reward, **sgd)
-        if how == "instance":
+        reward = {"reward_funcs": count_a if kind == "super" else never, "scale_rewards": "none"}
+        trainer = make_trainer((config_class, rewarded), **reward, **sgd)
+        if kind == "instance":
             trainer._calculate_rewards = functools.partial(by_length, trainer)
         trainer.train()
         name = f"rewards/{reward['reward_funcs'].__name__}/mean"
