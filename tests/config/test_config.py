@@ -1,9 +1,27 @@
-"""Defaults of the presets, and the combinations that are refused with the fix in the message."""
+"""Defaults of the presets, the combinations that are refused with the fix in the message, and ways to construct."""
+
+import ast
+import copy
+import dataclasses
+import inspect
+import pickle
+import re
+from dataclasses import asdict, replace
 
 import pytest
+import trl
+from conftest import PAIRS
 from custom_functions import args_of
+from trl import GRPOConfig, ModelConfig
 
-from trl_credit import ALGORITHMS
+from trl_credit import ALGORITHMS, CreditConfig, STraceConfig
+from trl_credit.config import CHOICES, FUNCTION_KNOBS, KNOBS, defaults
+from trl_credit.config.groups import GroupKnobs
+from trl_credit.config.knobs import COUNT, knob, knobs_of, when
+from trl_credit.config.rules import RULES
+from trl_credit.config.segments import RELEASED_CODE, SegmentKnobs
+from trl_credit.config.trl_settings import MODEL_ACTS, TRL_ACTS, TRL_VALUES
+from trl_credit.config.turns import TurnKnobs
 from trl_credit.support.functions import names_alone
 
 
@@ -67,6 +85,7 @@ VESPO, RATIO, CHAIN, TREE = {"loss_type": "vespo"}, {"clip_form": "ratio"}, {"ro
 PATHS, MANY = TREE | {"tree_rows": "paths"}, {"multi_objective_aggregation": "normalize_then_sum"}
 ITERATION = {"policy_loss": "policy_iteration", "beta": 0.1}
 WEIGHT, BOUND = {"loss_weight": "trace_past"}, {"td_upper_bound": True}
+SEQUENCE, ASSIGN = {"importance_sampling_level": "sequence"}, "trl_credit.loss.assignment.assign_credit"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +95,7 @@ WEIGHT, BOUND = {"loss_weight": "trace_past"}, {"td_upper_bound": True}
         (WEIGHT | {"loss_weight_confidence": "tanh_grad", "loss_type": "cispo"}, "loss_type"),
         (BOUND | VESPO, "loss_type"),
         (RATIO | {"beta": 0.1}, "use_bias_correction_kl"),
-        ({"importance_sampling_level": "sequence", "importance": "eligible"}, "importance_sampling_level"),
+        (SEQUENCE | {"importance": "eligible"}, "importance_sampling_level"),
         ({"importance": "sequence", "top_entropy_quantile": 0.2}, "top_entropy_quantile"),
         ({"selector": "entropy"}, "importance"),
         ({"importance": "eligible", "loss_type": "cispo"}, "loss_type"),
@@ -102,9 +121,159 @@ def test_ill_defined_combinations_name_the_field_to_change(settings, field):
         args_of(**settings)
 
 
+OF_COVARIANCE = [
+    ({"credit": None}, "Set credit='trl_credit.presets"),
+    ({"loss_type": "vespo"}, "Set loss_type='grpo' or"),
+    (TREE | {"mask_truncated_completions": False}, "rollouts='tree' with .*Set rollouts"),
+    ({"whiten_advantages": "microbatch"}, "Set whiten_advantages='none' or 'batch'"),
+    ({"gradient_accumulation_steps": 4, "steps_per_generation": 4}, "Set steps_per_generation=8 or"),
+    ({"cov_share": 1.5}, r"cov_share must be in \[0, 1\]"),
+]
+OF_PRESETS = [
+    ("base", {"importance": "turn", "token_mask": "probability"}, "token_mask=.*importance='turn_token' does not"),
+    ("base", SEQUENCE | {"importance": "turn"}, "Set importance_sampling_level='token'"),
+    ("base", {"trace_unit": "turn", "importance": "eligible", **WEIGHT}, "Set loss_weight='none'"),
+    ("base", {"turn_average": True}, "turn_average=True.*Set loss_type='g"),
+    ("base", {"turn_average": True, "loss_type": "grpo", **ITERATION}, "Set policy_loss='clip'"),
+    *((algo, *row) for algo in ("clip_cov", "kl_cov") for row in OF_COVARIANCE),
+    ("kl_cov", {"epsilon": 0.1}, "epsilon=0.1 with KLCovConfig: its loss is not clipped. Set epsilon=0.2"),
+    ("kl_cov", {"importance": "eligible"}, "Set importance='token'"),
+    ("kl_cov", {"beta": 0.1, "use_bias_correction_kl": True}, "Set use_bias_correction_kl=False"),
+    ("kl_cov", {"cov_penalty": -1.0}, "cov_penalty must be at least 0"),
+    ("fipo", {"credit": ASSIGN}, "Set credit='trl_credit.presets.fipo.FIPO'"),
+    ("fipo", {"loss_type": "cispo"}, "loss_type='cispo' with FIPOConfig: .*Set loss_type='grpo' or"),
+    ("fipo", {"importance": "sequence"}, "importance='sequence' with .*: .*Set importance='sequence_token' or"),
+    ("fipo", TREE, "rollouts='tree' with FIPOConfig"),
+    ("fipo", {"future_drop_clipped": 2, "delta": None}, "future_drop_clipped=2 does nothing, since delta=None"),
+    ("fipo", {"future_half_life": 0.0}, "future_half_life must be positive and finite, got 0.0"),
+    ("fipo", {"future_clip": [1.2, 1.0]}, "future_clip must be two positive numbers, the smaller first"),
+    ("opd", {"teacher": "policy"}, "weights and prompt are those of the policy"),
+    ("opd", {"teacher": None}, "needs a teacher"),
+    *(
+        ("opd", {"teacher_prompt": x}, "teacher_prompt must be")
+        for x in ("no columns", "{prompt", "The answer is known.")
+    ),
+    ("opd", {"teacher_sync_steps": 5}, "teacher_sync_steps=5 does nothing"),
+    ("opd", {"teacher": "policy", "teacher_sync_steps": 1}, "it is the policy itself"),
+    ("opd", {"distillation_outcome": False, "difficulty": "history"}, "reads no advantage"),
+    ("sdpo", {"whiten_advantages": "batch"}, "reads no advantage"),
+    ("rlsd", TREE, "have no context of their own"),
+    ("rlsd", {"teacher_update_rate": 0.0}, "teacher_update_rate must be above 0"),
+    ("sdpo", {"distillation_weight": 1.5}, "distillation_weight must be in"),
+    ("opd", {"importance": "sequence"}, "would average over the response"),
+]
+
+
+@pytest.mark.parametrize(("algo", "settings", "message"), OF_PRESETS, ids=str)
+def test_what_does_not_go_together_is_refused_with_the_fix(algo, settings, message):
+    with pytest.raises(ValueError, match=message):
+        args_of(PAIRS[algo][0], **settings)
+
+
 def test_pass_rates_of_another_machines_run_need_not_exist(tmp_path):
     rates = {"prompt_sampler": "difficulty", "prompt_rates": str(tmp_path / "prompt_rates.jsonl")}
     with pytest.raises(ValueError, match="^prompt_rates must be the prompt_rates.jsonl .* that exists.*got "):
         args_of(**rates)
     with names_alone():  # which only reads the settings
         assert args_of(**rates).prompt_rates == rates["prompt_rates"]
+
+
+# Unknown keywords, and the other ways to make a configuration, which stay as they are
+
+
+def test_an_unknown_keyword_is_answered_with_the_field_that_was_meant():
+    with pytest.raises(TypeError) as raised:
+        STraceConfig("unused", trace_lamda=0.5)
+    assert str(raised.value) == "STraceConfig has no field 'trace_lamda': did you mean 'trace_lambda'?"
+    with pytest.raises(TypeError, match=f"has no field 'xyz', nor has GRPOConfig of trl {trl.__version__}$"):
+        CreditConfig("unused", xyz=1)
+    with pytest.raises(TypeError, match="has no field '_n_gpu'"):  # a field that the constructor does not take
+        CreditConfig("unused", _n_gpu=1)
+
+
+class Written(STraceConfig):
+    """A subclass with a constructor of its own."""
+
+    def __init__(self, folder: str, *, rate: float = 0.1) -> None:
+        super().__init__(output_dir=folder, report_to="none", selective_rate=rate)
+
+
+def test_all_other_ways_to_make_a_configuration_are_as_before():
+    assert Written(folder="unused", rate=0.3).selective_rate == 0.3
+    with pytest.raises(TypeError, match="Written has no field 'rat'"):
+        Written(folder="unused", rat=0.3)
+    config = args_of(STraceConfig, trace_lambda=0.5)
+    for other in (pickle.loads(pickle.dumps(config)), copy.deepcopy(config), copy.copy(config)):
+        assert type(other) is STraceConfig and asdict(other) == asdict(config)
+    assert replace(config, generation_batch_size=None, trace_lambda=0.7).trace_lambda == 0.7
+
+
+# Each knob is declared once; docstrings, help and tables agree with the declarations
+
+
+OWN_FIELDS = {f.name for f in dataclasses.fields(CreditConfig)} - {f.name for f in dataclasses.fields(GRPOConfig)}
+ENTRY = re.compile(r"^    (\w+) \((.*?)\)(?::.*)?\n((?:        .*\n|\n)*)", re.MULTILINE)
+PARTS = [SegmentKnobs, GroupKnobs, TurnKnobs, CreditConfig]
+CLASSES = [*PARTS, *(config_class for config_class, _ in ALGORITHMS.values())]
+
+
+def test_every_own_field_is_declared_with_help():
+    assert set(KNOBS) == OWN_FIELDS
+    for f in dataclasses.fields(CreditConfig):
+        if f.name in OWN_FIELDS:
+            assert len(f.metadata["help"].split()) > 2 and f.metadata.keys() == {"help"}, f.name
+
+
+@pytest.mark.parametrize("config_class", CLASSES, ids=lambda of: of.__name__)
+def test_the_docstring_has_every_field_with_its_default_and_choices(config_class):
+    text = inspect.getdoc(config_class).partition("Parameters:")[2].partition("Raises:")[0] + "\n"
+    entries = {name: (about, rest) for name, about, rest in ENTRY.findall(text)}
+    # the settings of a preset's algorithm are in a class derived from the one that is written there
+    own = [base for base in config_class.__mro__ if base.__module__ == config_class.__module__]
+    assert set(entries) == {name for base in own for name in inspect.get_annotations(base)}
+    for name, (about, rest) in entries.items():
+        default = defaults(config_class)[name]
+        shown = re.search(r"defaults to `(.*)`", about)
+        shown = None if shown is None else ast.literal_eval(shown[1])
+        assert (list(shown) if isinstance(shown, tuple) else shown) == default, name
+        if config_class in PARTS:
+            missing = [choice for choice in CHOICES.get(name, ()) if f'"{choice}"' not in about + rest]
+            assert not missing, (name, missing)
+
+
+def test_a_preset_keeps_the_declarations_and_may_add_its_own():
+    @dataclasses.dataclass
+    class OwnConfig(ALGORITHMS["s_trace"][0]):
+        trace_lambda: float = 0.5
+        my_rate: int = knob(3, COUNT, acts=when(importance="token"))
+
+    declared = knobs_of(OwnConfig)
+    assert declared["trace_lambda"] is KNOBS["trace_lambda"] and set(declared) == OWN_FIELDS | {"my_rate"}
+    common = {"output_dir": "unused", "report_to": "none"}
+    assert OwnConfig(**common).trace_lambda == 0.5
+    with pytest.raises(ValueError, match="my_rate must be a whole number of at least 1, got 0"):
+        OwnConfig(**common, my_rate=0)
+    with pytest.raises(ValueError, match="my_rate=4 does nothing, since importance='eligible': set importance='token'"):
+        OwnConfig(**common, my_rate=4)
+    with pytest.raises(ValueError, match="my_rate must be"):
+        OwnConfig(**common, my_rate=None)
+
+
+def test_the_tables_come_from_the_declarations():
+    assert FUNCTION_KNOBS["credit"] == () and FUNCTION_KNOBS["baseline"] == ("group", "optimal")
+    functions = {"credit", "selector", "token_mask", "baseline", "segmentation", "step_splitter", "teacher_prompt"}
+    assert set(FUNCTION_KNOBS) == functions
+    assert CHOICES["released_code"] == tuple(RELEASED_CODE)
+    known = {f.name for f in dataclasses.fields(CreditConfig)}
+    for rule in RULES:
+        assert rule.condition.keys() | rule.needed.keys() <= known
+        for name, values in (rule.condition | rule.needed).items():
+            allowed = KNOBS[name].values if name in KNOBS else TRL_VALUES.get(name)
+            assert allowed is None or all(x is None or allowed.holds(x) for x in values.names), name
+    of_model = {f.name for f in dataclasses.fields(ModelConfig)}
+    ours = {name: knob.acts for name, knob in KNOBS.items()}
+    for fields, acts in ((known, TRL_ACTS | ours), (of_model, MODEL_ACTS)):
+        for name, conditions in acts.items():
+            assert name in fields
+            for condition in conditions:
+                assert condition.keys() <= fields and name not in condition

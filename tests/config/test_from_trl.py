@@ -1,21 +1,23 @@
-"""`from_trl`: what was set in a configuration of TRL."""
+"""`from_trl`: what was set in a configuration of TRL; and what a preset changes of TRL's defaults."""
 
 import copy
+import re
 from dataclasses import dataclass, fields
 
 import pytest
 import trl
 from custom_functions import args_of
+from scripts import ROOT
 
 import trl_credit
-from trl_credit import ALGORITHMS, CreditConfig, CreditTrainer, GRPOConfig, STraceConfig
-from trl_credit.config.from_trl import settings_of_trl
+from trl_credit import ALGORITHMS, CreditConfig, CreditTrainer, DAPOConfig, GRPOConfig, GSPOConfig, STraceConfig
+from trl_credit.config import defaults, settings_of_preset
+from trl_credit.config.from_trl import changed_defaults, settings_of_trl
 
 
 CLASSES = [CreditConfig, *(ALGORITHMS[name][0] for name in ("s_trace", "gspo", "fipo", "spo_tree"))]
-STEPS = {"eval_strategy": "steps", "num_generations_eval": 4}
-BEST = {**STEPS, "load_best_model_at_end": True, "save_steps": 4, "eval_steps": 4}
-SERVER = {"use_vllm": True, "vllm_mode": "server"}
+BEST = {"eval_strategy": "steps", "load_best_model_at_end": True, "save_steps": 4, "eval_steps": 4}
+BEST |= {"num_generations_eval": 4}
 SETTINGS = [
     {"per_device_train_batch_size": 16, "gradient_accumulation_steps": 2, "num_generations": 4},
     {"lr_scheduler_type": "cosine_with_restarts", "lr_scheduler_kwargs": '{"num_cycles": 2}', "warmup_steps": 5},
@@ -30,7 +32,7 @@ SETTINGS = [
     {"steps_per_generation": 4, "gradient_accumulation_steps": 2},
     {"generation_batch_size": 32, "gradient_accumulation_steps": 2},
     {"temperature": 0.7, "top_p": 0.9, "min_p": 0.1, "generation_kwargs": {"num_beams": 1}, "pad_to_multiple_of": 64},
-    {**SERVER, "vllm_server_port": 8001, "vllm_importance_sampling_correction": False},
+    {"use_vllm": True, "vllm_mode": "server", "vllm_server_port": 8001, "vllm_importance_sampling_correction": False},
     {"importance_sampling_level": "sequence"},
     {"scale_rewards": False, "multi_objective_aggregation": "normalize_then_sum", "top_entropy_quantile": 0.2},
 ]
@@ -54,17 +56,13 @@ def settings(request, monkeypatch) -> dict:
     return {"output_dir": "unused", "use_cpu": True, **request.param}
 
 
-def test_what_was_set_is_found_and_makes_the_same_configuration(settings):
+def test_what_was_set_makes_the_same_configuration_and_the_preset_that_is_built_by_hand(settings):
     args = trl.GRPOConfig(**copy.deepcopy(settings))
     before = copy.deepcopy(values_of(args))
     was_set = settings_of_trl(args)
     # which transformers fills in beside `fsdp`, and TRL keeps equal to `generation_batch_size`
     assert was_set.keys() <= settings.keys() | {"fsdp_config", "steps_per_generation"}
     assert values_of(trl.GRPOConfig(**copy.deepcopy(was_set))) == before == values_of(args)
-
-
-def test_it_becomes_the_preset_that_is_built_by_hand(settings):
-    args = trl.GRPOConfig(**copy.deepcopy(settings))
     for config_class in CLASSES:
         by_hand = outcome(lambda: config_class(**copy.deepcopy(settings)))  # noqa: B023
         assert outcome(lambda: config_class.from_trl(args)) == by_hand  # noqa: B023
@@ -122,3 +120,43 @@ def test_a_trainer_names_the_way_from_trls_configuration(tmp_path):
         args = getattr(trl_credit, f"{config_class}Config")(output_dir=str(tmp_path), use_cpu=True)
         with pytest.raises(TypeError, match=f"build a {trainer_class}Config, or train with {config_class}Trainer"):
             getattr(trl_credit, f"{trainer_class}Trainer")("unused", reward_funcs=len, args=args, train_dataset=None)
+
+
+# What a preset changes of TRL's defaults: in the configuration, in a run's first lines, and on the page
+
+
+PRESETS = {"base": CreditConfig, **{name: pair[0] for name, pair in ALGORITHMS.items()}}
+PAGE = (ROOT / "docs" / "coming_from_trl.md").read_text(encoding="utf-8")
+
+
+def test_the_settings_of_a_preset_are_those_that_act_and_were_left_alone():
+    assert settings_of_preset(args_of()) == {}
+    changed = {"beta": (0.0, 0.001), "loss_type": ("dapo", "grpo"), "use_bias_correction_kl": (True, False)}
+    assert settings_of_preset(args_of(STraceConfig)) == changed
+    assert settings_of_preset(args_of(STraceConfig, beta=0.0)) == {"loss_type": ("dapo", "grpo")}
+    assert settings_of_preset(args_of(STraceConfig, beta=0.04, loss_type="dapo")).keys() == {"use_bias_correction_kl"}
+    assert settings_of_preset(args_of(GSPOConfig))["importance_sampling_level"] == ("token", "sequence")
+    assert settings_of_preset(args_of(DAPOConfig, mask_truncated_completions=False)) == {"epsilon_high": (None, 0.28)}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_changed_defaults_are_the_fields_in_which_the_two_configurations_differ(name):
+    plain, preset = trl.GRPOConfig("unused", use_cpu=True, bf16=False), args_of(PRESETS[name])
+    names = defaults(trl.GRPOConfig).keys() - {"output_dir", "generation_batch_size"}  # that of `steps_per_generation`
+    differ = {field: (getattr(plain, field), getattr(preset, field)) for field in names}
+    assert changed_defaults(PRESETS[name]) == {field: pair for field, pair in differ.items() if pair[0] != pair[1]}
+
+
+def test_the_pages_code_runs(here):
+    by_hand, taken = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    scope: dict = {"args": trl.GRPOConfig("run", use_cpu=True, learning_rate=3e-6)}
+    exec(taken, scope)
+    assert (scope["args"].learning_rate, scope["args"].trace_lambda) == (3e-6, 0.95)
+    exec(by_hand, scope)
+    set_by_hand = changed_defaults(STraceConfig).keys() - settings_of_preset(scope["args"]).keys()
+    assert set_by_hand == {"loss_type", "beta", "use_bias_correction_kl"}
+    (diff,) = re.findall(r"^```diff\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    after = "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("-"))
+    before = "\n".join(line[1:] for line in diff.splitlines() if not line.startswith("+"))
+    assert after == before.replace("GRPO", "STrace").replace("from trl ", "from trl_credit ")
+    compile(after, "after", "exec")

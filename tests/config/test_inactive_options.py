@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 import pytest
 from passes_helpers import with_slow
 from transformers import set_seed
-from trl import GRPOConfig
+from trl import GRPOConfig, GRPOTrainer
 
 from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.config import KNOBS, active_part, defaults
@@ -130,9 +130,6 @@ def another(name: str) -> object:
 
 # of each field of TRL that acts only beside others a value that is no default
 TRL_KNOWN = {name: another(name) for name in TRL_ACTS if name in defaults(GRPOConfig)} | {
-    "num_train_epochs": 1.0,
-    "warmup_steps": 1,
-    "vllm_importance_sampling_clip_max": 2.0,
     "vllm_importance_sampling_cap": 2.0,
     "vllm_importance_sampling_clip_min": 0.5,
     "vllm_importance_sampling_mode": "token_mask",
@@ -141,10 +138,6 @@ TRL_KNOWN = {name: another(name) for name in TRL_ACTS if name in defaults(GRPOCo
     "epsilon": 1e-4,
     "epsilon_high": 1e-3,
     "delta": 1.001,
-    "vespo_k_pos": 1.0,
-    "vespo_lambda_pos": 1.0,
-    "vespo_k_neg": 1.0,
-    "vespo_lambda_neg": 1.0,
     "entropy_coef_min": 0.01,
     "entropy_coef_max": 0.02,
     "entropy_coef_delta": 0.5,
@@ -218,8 +211,7 @@ def test_inactive_knobs_are_refused_fields_of_trl_named_and_both_do_nothing(make
         setattr(other, knob, value)
         messages = inactive_options(other, acts | TRL_ACTS)
         assert messages.keys() == {knob}
-        for message in messages.values():
-            assert re.match(f"{knob}=.* does nothing, since .*: set .*, or leave {knob} out.$", message)
+        assert re.match(f"{knob}=.* does nothing, since .*: set .*, or leave {knob} out.$", messages[knob])
         setattr(other, knob, base[knob])  # the default may be set explicitly
         assert not inactive_options(other, acts | TRL_ACTS)
     with pytest.raises(ValueError, match="does nothing") as caught:
@@ -271,3 +263,32 @@ def test_a_field_of_trl_that_does_nothing_is_named(tmp_path, settings, caplog):
     assert next(iter(settings)) not in changed(config)
     CreditConfig(**common, loss_type="cispo", epsilon=0.1)  # its upper bound, as there is no epsilon_high
     assert not warnings_of(caplog)
+
+
+# What stock TRL accepts runs, and trains the same weights; what it ignores is named once
+
+
+def test_a_value_that_trl_does_not_read_is_not_checked(tmp_path, caplog):
+    ignored = {"sapo_temperature_neg": 0.0, "vllm_mode": "none", "ref_model_sync_steps": 0, "num_train_epochs": 0}
+    CreditConfig(str(tmp_path), report_to="none", max_steps=1, **ignored)
+    assert [line.partition("=")[0] for line in warnings_of(caplog)[0].splitlines()[1:]] == [
+        *("num_train_epochs", "vllm_mode", "ref_model_sync_steps", "sapo_temperature_neg")
+    ]
+    with pytest.raises(ValueError, match="^num_train_epochs must be positive.*\nsapo_temperature_neg must be"):
+        CreditConfig(str(tmp_path), report_to="none", loss_type="sapo", **ignored)
+
+
+@pytest.mark.parametrize(
+    ("settings", "same"),
+    [
+        ({"top_k": -1}, {"top_k": 0}),
+        ({"top_k": None, "top_p": None, "repetition_penalty": None, "max_grad_norm": -1.0}, {"max_grad_norm": 0.0}),
+        ({"beta": 0.0, "sync_ref_model": True, "vllm_mode": "server", "save_total_limit": 0}, {}),
+    ],
+    ids=str,
+)
+def test_values_that_trl_takes_train_as_in_trl(make_trainer, tmp_path, settings, same):
+    as_trl = {"beta": 0.0, "length_sort": "off", "shared_prefix": "off", "learning_rate": 1e-2}
+    ours = learned(make_trainer("base", reward_funcs=sums, **as_trl | settings))
+    with_trl = {name: value for name, value in (as_trl | same).items() if name in defaults(GRPOConfig)}
+    assert ours == learned(make_trainer((GRPOConfig, GRPOTrainer), reward_funcs=sums, **with_trl))

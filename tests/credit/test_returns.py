@@ -122,19 +122,6 @@ def test_equal_states_weigh_the_gradient_and_do_not_bend_it():
     assert torch.allclose(expected(of)[0], target, atol=1e-12, rtol=0)
 
 
-def test_differences_of_state_scores_are_unbiased_for_the_last_score():
-    """Scores that are the running sums of rewards: credit is the reward itself, and the baseline sits on step 0."""
-
-    def of(rewards, steps):
-        values = rewards.cumsum(-1)
-        none = torch.full((len(rewards),), torch.nan, dtype=torch.float64)
-        return difference_advantages(values, first=none, num_generations=GROUP, steps=steps)
-
-    rewards, steps = torch.tensor([[1.0, 2.0, 4.0], [3.0, 0.0, 0.0], [5.0, 1.0, 0.0]]), torch.tensor([3, 1, 2])
-    advantages = of(rewards, steps)
-    assert advantages.tolist() == [[1 - 4, 2, 4], [3 - 3, 0, 0], [5 - 2, 1, 0]]
-
-
 # Closed forms on drawn tables
 
 TABLES = st.integers(0, 10_000)
@@ -203,17 +190,21 @@ def test_state_groups_equal_loops(seed, weight, kind):
             assert shared[i, k].item() == (k < steps[i].item() and bool(others))
 
 
-def test_a_known_score_of_the_prompt_replaces_the_baseline():
-    values, steps = torch.tensor([[0.5, 1.0], [0.25, 0.0]], dtype=torch.float64), torch.tensor([2, 1])
-    advantages = difference_advantages(values, first=torch.tensor([0.25, math.nan]), num_generations=2, steps=steps)
-    assert advantages.tolist() == [[0.25, 0.5], [0.25 - 0.5, 0.0]]
-
-
-def test_a_response_without_scored_states_has_no_credit_and_is_no_baseline():
-    values, steps = torch.tensor([[0.5], [9.0], [0.25]], dtype=torch.float64), torch.tensor([1, 0, 1])
-    none = torch.full((3,), math.nan)
-    advantages = difference_advantages(values, first=none, num_generations=3, steps=steps)
-    assert advantages.tolist() == [[0.25], [0.0], [-0.25]]
+@pytest.mark.parametrize(
+    ("values", "first", "steps", "expected"),
+    [
+        # scores that are the running sums of rewards: credit is the reward itself, and the baseline sits on step 0
+        ([[1, 3, 7], [3, 3, 3], [5, 6, 6]], [math.nan] * 3, [3, 1, 2], [[1 - 4, 2, 4], [0, 0, 0], [5 - 2, 1, 0]]),
+        # a known score of the prompt replaces the baseline
+        ([[0.5, 1], [0.25, 0]], [0.25, math.nan], [2, 1], [[0.25, 0.5], [0.25 - 0.5, 0]]),
+        # a response without scored states has no credit and is no baseline
+        ([[0.5], [9], [0.25]], [math.nan] * 3, [1, 0, 1], [[0.25], [0], [-0.25]]),
+    ],
+)
+def test_differences_of_scores_of_states(values, first, steps, expected):
+    values, first = (torch.tensor(x, dtype=torch.float64) for x in (values, first))
+    settings = {"num_generations": len(steps), "steps": torch.tensor(steps)}
+    assert difference_advantages(values, first=first, **settings).tolist() == expected
 
 
 def test_equal_rewards_leave_no_rounding_behind():

@@ -21,9 +21,8 @@ P = [0.99, 0.50, 0.95, 0.80, 0.97, 0.30, 0.99, 0.60, 0.98, 0.85, 0.99, 0.70]
 def cut(p=P, **settings):
     logp_t = torch.tensor([p], dtype=torch.float64).log()
     mask_t = torch.ones_like(logp_t, dtype=torch.long)
-    return (
-        segments.cutpoint_boundaries(logp_t, threshold=0.9, mask_t=mask_t, **settings)[0].nonzero().flatten().tolist()
-    )
+    starts = segments.cutpoint_boundaries(logp_t, threshold=0.9, mask_t=mask_t, **settings)
+    return starts[0].nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize(
@@ -124,20 +123,6 @@ def test_tail_probability_bounds_the_value():
     mask_t = torch.tensor([[1, 1, 1, 1, 0]])
     tail = segments.tail_log_probability(logp_t, mask_t=mask_t).exp()
     torch.testing.assert_close(tail, torch.tensor([[0.495, 0.99, 1.0, 1.0, 1.0]]))
-
-
-def test_best_of_value():
-    v = torch.tensor([0.5, 0.75, 0.0, 0.25], dtype=torch.float64)
-    best = segments.best_of_value(v, best_of=4)
-    assert best[:2].tolist() == [0.9375, 0.99609375]
-    assert (best[1] - best[0]).item() == pytest.approx(0.05859375)
-    assert (best[3] - best[2]).item() == pytest.approx(0.68359375)
-    with pytest.raises(ValueError, match="reward_range"):
-        segments.best_of_value(torch.tensor([-2.0]), best_of=4)
-    rounded = torch.tensor([1.1] * 10).mean() / 1.1  # above 1 by a rounding
-    assert segments.best_of_value(rounded, best_of=4) <= 1.0
-    assert segments.best_of_value(torch.tensor([math.nan]), best_of=4).isnan()
-    torch.testing.assert_close(segments.best_of_value(v, best_of=1), v)
 
 
 def test_engine_correction_by_segment():

@@ -24,6 +24,12 @@ DAPO_TEXT = (
 )
 
 
+def cases(name) -> list[dict]:
+    """The cases of a file in the folder of the tests."""
+    lines = (Path(__file__).parents[1] / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    return list(map(json.loads, lines))
+
+
 def read(name, content, **settings):
     """The prompts of a file with this content."""
     Path(name).write_bytes(content)

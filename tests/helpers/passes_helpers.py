@@ -7,8 +7,9 @@ import torch
 from conftest import PAIRS
 from datasets import Dataset
 from peft import LoraConfig
-from run_layouts import continue_once, draw
-from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel, TrainerCallback
+from run_layouts import scripted
+from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from worker import Watch
 
 from trl_credit import assign_credit
 from trl_credit.passes.branches import Branches
@@ -60,27 +61,6 @@ def tool_rollout(prompts, trainer):
     }
 
 
-def scripted(trainer_class, model=None):
-    """A trainer class whose responses are ragged and follow from their prompts; `model` replaces the given one."""
-
-    class Scripted(trainer_class):
-        def __init__(self, *args, **kwargs):
-            super().__init__(*args, **(kwargs if model is None else kwargs | {"model": model}))
-            if hasattr(self, "engine"):
-                self.engine._continue_once = continue_once
-
-        def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-            seen, sampled = {}, []
-            for ids in map(tuple, prompt_ids):
-                seen[ids] = seen.get(ids, -1) + 1
-                # most responses are short, and some reach the limit
-                is_long = (sum(ids) + seen[ids]) % 3 == 0
-                sampled.append(draw(list(ids), seen[ids], self.max_completion_length if is_long else 2 + sum(ids) % 5))
-            return sampled, None
-
-    return Scripted
-
-
 class Plain:
     """The knobs' own credit, as a custom object."""
 
@@ -88,45 +68,11 @@ class Plain:
         return assign_credit(config, tokens)
 
 
-class Watch(TrainerCallback):
-    """Keeps the shape of every forward pass, and gradients, parameters and passes with a gradient of every step."""
-
-    def __init__(self, trainer) -> None:
-        self.model = trainer.model
-        self.gradients: list[dict[str, torch.Tensor]] = []
-        self.parameters: list[dict[str, torch.Tensor]] = []
-        self.shapes: list[tuple[bool, tuple[int, ...]]] = []
-        self.passes = [0]
-        reference = getattr(trainer, "ref_model", None)
-        for model in [self.model, *([] if reference is None else [reference])]:
-            model.register_forward_pre_hook(self.see, with_kwargs=True)
-        trainer.add_callback(self)
-
-    def see(self, module, args, kwargs) -> None:
-        self.shapes.append((torch.is_grad_enabled(), tuple(kwargs["input_ids"].shape)))
-        self.passes[-1] += torch.is_grad_enabled()
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        named = self.model.named_parameters()
-        self.gradients.append({name: p.grad.clone() for name, p in named if p.grad is not None})
-
-    def on_step_end(self, args, state, control, **kwargs):
-        self.passes.append(0)
-        self.parameters.append({name: p.detach().clone() for name, p in self.model.named_parameters()})
-
-    def tokens(self, *, trained: bool) -> int:
-        return sum(shape[0] * shape[1] for grad, shape in self.shapes if grad == trained)
-
-
 def check_equal(off: Watch, other: Watch) -> None:
     """Checks that all gradients agree, up to the rounding of the largest."""
-    assert len(off.gradients) == len(other.gradients) > 0
     largest = max(x.abs().max().item() for step in off.gradients for x in step.values())
     assert largest > 1e-3
-    for left, right in zip(off.gradients, other.gradients, strict=True):
-        assert left.keys() == right.keys()
-        for name, x in left.items():
-            torch.testing.assert_close(right[name], x, rtol=0, atol=1e-6 * max(1.0, largest), msg=name)
+    torch.testing.assert_close(other.gradients, off.gradients, rtol=0, atol=1e-6 * max(1.0, largest))
 
 
 def trained(make_trainer, algo="base", *, model=None, prompts, reward=distinct, resume=None, **settings):

@@ -130,9 +130,11 @@ class Sampling:
         return Sampling()
 
 
-def with_engine(trainer, engine):
-    """Gives the trainer an engine as if `use_vllm` was set."""
+def with_engine(trainer, engine, *, correction=None, low=0.0, high=1e9):
+    """Gives the trainer an engine as if `use_vllm` was set, and a mode of the correction for it, with its bounds."""
     trainer.use_vllm, trainer.vllm_generation, trainer._last_loaded_step = True, engine, -1
     trainer.vllm_mode = engine.mode
-    trainer.vllm_importance_sampling_correction = False
+    trainer.vllm_importance_sampling_correction = correction is not None
+    trainer.vllm_importance_sampling_mode = trainer.args.vllm_importance_sampling_mode = correction or "token_truncate"
+    trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = low, high
     return trainer

@@ -19,6 +19,11 @@ def same_weights(left, right) -> bool:
     return not moved(left, weights(right))
 
 
+def untimed(log) -> list[dict]:
+    """The rows of a log without what depends on the clock."""
+    return [{k: x for k, x in row.items() if "time" not in k and "second" not in k} for row in log]
+
+
 def check_finite(trainer) -> None:
     values = [v for row in trainer.state.log_history for v in row.values() if isinstance(v, float)]
     assert values and all(map(math.isfinite, values))

@@ -4,17 +4,25 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from custom_functions import config, custom
+from custom_functions import args_of, custom
+from turn_helpers import TURN_FORMS
 
-from trl_credit import Credit, assign_credit
+from trl_credit import ALGORITHMS, Credit, assign_credit
 from trl_credit.testing import check_credit
 
 
 @pytest.mark.parametrize("name", ["half_decay", "later_is_less", "weighted_kl"])
-def test_check_credit_passes_custom_functions(name, tmp_path):
-    args = config(tmp_path, credit=custom(name))
+def test_check_credit_passes_custom_functions(name):
+    args = args_of(credit=custom(name))
     done = check_credit(args.custom_function("credit"), config=args)
     assert done[1] == "form" and len(done) == 10
+
+
+@pytest.mark.parametrize("algo", ALGORITHMS)
+def test_the_presets_keep_the_contract(algo):
+    args = args_of(ALGORITHMS[algo][0], **{"cov_share": 0.3} if "cov" in algo else {})
+    algorithm = args.algorithm()
+    check_credit(assign_credit if algorithm is None else algorithm.credit.__self__, config=args)
 
 
 @pytest.mark.parametrize(
@@ -26,10 +34,12 @@ def test_check_credit_passes_custom_functions(name, tmp_path):
         ({"importance": "sequence"}, {"importance": "token"}),
         ({"loss_weight": "trace_past", "loss_weight_confidence": "tanh_grad"}, {"loss_weight": "none"}),
         ({"importance": "sequence_token"}, {"importance": "token"}),
+        *((knobs | {"loss_type": "grpo"}, None) for knobs in TURN_FORMS.values()),
     ],
 )
-def test_built_in_credit_passes(knobs, limit, tmp_path):
-    assert check_credit(assign_credit, config=config(tmp_path, **knobs), is_grpo_when=limit)[-1] == "GRPO"
+def test_built_in_credit_passes(knobs, limit):
+    done = check_credit(assign_credit, config=args_of(**knobs), is_grpo_when=limit)
+    assert done[-1] == ("batch statistics" if limit is None else "GRPO")
 
 
 def first(tokens):

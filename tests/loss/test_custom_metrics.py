@@ -3,6 +3,7 @@
 import pytest
 import torch
 from processes import TORCHRUN, results, run
+from weight_helpers import same_weights
 
 from trl_credit import assign_credit
 from trl_credit.demo import demo_dataset, demo_model_path
@@ -67,16 +68,12 @@ def watched(metrics):
     ids=["shape", "number", "no dict", "other names", "ours"],
 )
 def test_what_is_refused(make_trainer, metrics, message):
-    trainer = make_trainer(credit=watched(metrics), logging_steps=10, trainer_kwargs={"reward_funcs": lengths})
+    trainer = make_trainer(credit=watched(metrics), logging_steps=10)
     with pytest.raises(ValueError, match=message):
         trainer.train()
 
 
-def lengths(completions, **kwargs):
-    return [float(len(set(text))) for text in completions]
-
-
-def test_they_change_nothing_and_are_logged_in_evaluation(make_trainer, tmp_path):
+def test_they_change_nothing_and_are_logged_in_evaluation(trained, tmp_path):
     """They do not where the function writes into what it receives and the batch has a second iteration."""
 
     def blot(tokens, call):
@@ -84,11 +81,7 @@ def test_they_change_nothing_and_are_logged_in_evaluation(make_trainer, tmp_path
             x.zero_()
         return {"x": tokens.logp_t}
 
-    learned = []
-    for credit in (watched(blot), None):
-        trainer = make_trainer(credit=credit, num_iterations=2, max_steps=4, output_dir=str(tmp_path / f"{credit}"))
-        trainer.train()
-        learned.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
-        if credit is not None:
-            assert trainer.evaluate(trainer.train_dataset.select(range(2)))["eval_credit/x"] == 0.0
-    assert torch.equal(*learned)
+    settings = {"num_iterations": 2, "max_steps": 4}
+    left = trained(credit=watched(blot), output_dir=str(tmp_path / "blot"), **settings)
+    assert left.evaluate(left.train_dataset.select(range(2)))["eval_credit/x"] == 0.0
+    assert same_weights(left, trained(**settings))

@@ -190,14 +190,10 @@ def test_an_error_of_a_function_is_one_line_with_its_place(make_trainer, tmp_pat
     assert "\n" not in str(raised.value)
 
 
-def centred(config, tokens):
-    return Credit(None, wide(tokens.advantages) - tokens.advantages.mean())
-
-
 @pytest.mark.parametrize("by_row", [None, False, True])
 def test_credit_that_depends_on_the_cut_is_refused_unless_it_is_declared(trained, by_row):
     def credit(config, tokens):
-        return centred(config, tokens)
+        return Credit(None, wide(tokens.advantages) - tokens.advantages.mean())
 
     credit.by_row = by_row
     if by_row is None:

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from segment_helpers import CHAIN, TREE, generation_batch
+from segment_helpers import CHAIN, TREE, generation_batch, texts_of
 
 from trl_credit.credit.advantages import optimal_advantage
 from trl_credit.loss.belief import correct_columns
@@ -37,13 +37,12 @@ def wrong(completions, **kwargs):
 
 
 def weighted(trainer, batches=1):
-    """(p̂ of the rows, accuracy of the batch, prompts of the rows with credit) of generation batches."""
+    """(p̂ of the rows, accuracy of the batch, the batch) of generation batches that are drawn from one seed."""
     seen, order = [], trainer._batch_steps._order
     trainer._batch_steps._order = lambda batch: seen.append((batch.p_hat, batch.accuracy)) or order(batch)
+    torch.manual_seed(5)
     outputs = [generation_batch(trainer) for _ in range(batches)]
-    decode = trainer.processing_class.batch_decode
-    texts = [decode(output["prompt_ids"], skip_special_tokens=True) for output in outputs]
-    return [(p, y, prompts) for (p, y), prompts in zip(seen, texts, strict=True)]
+    return [(*pair, output) for pair, output in zip(seen, outputs, strict=True)]
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -52,8 +51,8 @@ def test_p_hat_is_the_accuracy_and_not_the_total_reward(make_trainer, source, na
     rewards = {"reward_funcs": [overlong, accuracy], "reward_weights": [1.0, 5.0]}
     trainer = make_trainer(**SOURCES[source], difficulty="fixed", difficulty_reward=names, **rewards)
     seen = 0
-    for p_hat, y, texts in weighted(trainer, batches=3 if "replay" in source else 1):
-        for p, text in zip(p_hat.tolist(), texts, strict=True):
+    for p_hat, y, output in weighted(trainer, batches=3 if "replay" in source else 1):
+        for p, (text, _) in zip(p_hat.tolist(), texts_of(trainer, output), strict=True):
             if not math.isnan(p):  # a filler row has none
                 assert p == 1.0 - int(text[0]) % 2
                 seen += 1
@@ -69,13 +68,9 @@ def test_several_functions_are_added_without_weights(make_trainer):
     two = {"reward_funcs": [by_text, half], "difficulty_reward": ["half", "by_text"], "reward_weights": [9.0, -3.0]}
     for rewards in (two, {"reward_funcs": by_text, "reward_weights": [7.0]}):
         trainer = make_trainer(difficulty="fixed", reward_range=(0.0, 1.5), **rewards)
-        torch.manual_seed(3)
-        output = generation_batch(trainer)
-        texts = trainer.processing_class.batch_decode(output["completion_ids"], skip_special_tokens=True)
-        torch.manual_seed(3)
-        (p_hat, y, _) = weighted(trainer)[0]
-        results.append((texts, p_hat, y))
-    (texts, both, _), (same, one, _) = results
+        ((p_hat, _, output),) = weighted(trainer)
+        results.append(([text for _, text in texts_of(trainer, output)], p_hat))
+    (texts, both), (same, one) = results
     assert texts == same
     extra = torch.tensor([0.0 if "b" in text else 0.5 for text in texts])
     torch.testing.assert_close(both, one + extra.view(-1, 4).mean(1).repeat_interleave(4) / 1.5)
@@ -87,11 +82,9 @@ def test_a_truncated_response_counts_by_its_score_masked_or_not(make_trainer, so
     for masked in (False, True):
         settings = {**SOURCES[source], "reward_funcs": by_text, "mask_truncated_completions": masked}
         trainer = make_trainer(**settings, difficulty="fixed", temperature=1.3)
-        torch.manual_seed(5)
-        output = generation_batch(trainer)
-        torch.manual_seed(5)
-        results.append((output["completion_mask"].sum(-1), *weighted(trainer)[0][:2]))
-    (lengths, p_hat, y), (kept, p_hat_masked, y_masked) = results
+        results += weighted(trainer)
+    (p_hat, y, output), (p_hat_masked, y_masked, masked_output) = results
+    lengths, kept = (x["completion_mask"].sum(-1) for x in (output, masked_output))
     assert (kept == 0).any() and (lengths > 0).all()
     assert torch.equal(p_hat, p_hat_masked) and y == y_masked and p_hat.unique().numel() > 1
 

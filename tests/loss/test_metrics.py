@@ -6,7 +6,6 @@ from conftest import toy_inputs
 from segment_helpers import TREE, generation_batch, gradients
 from toy_loss import at_ratio_1
 
-import trl_credit
 from trl_credit.loss.batch_metrics import group_statistics, response_hashes
 
 
@@ -16,62 +15,29 @@ def quarters_of(trainer):
     return [metrics[f"credit/abs_advantage/quarter_{q}"][-1] for q in (1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize("normalizer", [None, "paper", "code"])
-@pytest.mark.parametrize("loss_type", ["grpo", "bnpo", "dr_grpo", "dapo"])
-def test_the_size_of_an_advantage_is_that_before_any_normaliser(make_trainer, toy_loss, loss_type, normalizer):
-    """Two rows of eight tokens with |A| = 0.4. The mask keeps every second token of the first half."""
-    knobs = {} if normalizer is None else {"token_mask": "probability"}
-    knobs |= {"released_code": ["spo_normalizer"]} if normalizer == "code" else {}
-    p_old = torch.tensor([[0.5, 0.95, 0.5, 0.95] + [0.95] * 4] * 2, dtype=torch.float64)
-    trainer = make_trainer("base", loss_type=loss_type, **knobs)
-    inputs = toy_inputs(
-        torch.ones(2, 8, dtype=torch.long),
-        advantages=torch.tensor([0.4, -0.4], dtype=torch.float64),
-        old_per_token_logps=p_old.log(),
-        num_items_in_batch=torch.tensor(16 if normalizer is None else 4),
-    )
-    toy_loss(trainer, inputs, logps=p_old.log().requires_grad_(), entropies=torch.ones_like(p_old))
-    quarters = quarters_of(trainer)
-    assert quarters[:2] == pytest.approx([0.4, 0.4])
+MASK = {"token_mask": "probability"}
+PLAIN, KEPT = [0.2, 0.2, 0.6, 0.6], [0.2, 0.2, torch.nan, torch.nan]
+SIZES = [({"loss_weight": "trace_past", "trace_lambda": 0.9}, PLAIN)]
+SIZES += [({"clip_form": "ratio"}, PLAIN)]
+SIZES += [({"rollouts": "chain", "policy_loss": "policy_iteration", "beta": 0.1, "loss_type": "dapo"}, PLAIN)]
+for loss in ("grpo", "bnpo", "dr_grpo", "dapo"):
     # quarters are those of the response, also where the loss sees only the kept tokens
-    assert quarters[2:] == pytest.approx([0.4 if normalizer is None else torch.nan] * 2, nan_ok=True)
+    SIZES += [({"loss_type": loss}, PLAIN), ({"loss_type": loss, **MASK}, KEPT)]
+    SIZES += [({"loss_type": loss, **MASK, "released_code": ["spo_normalizer"]}, KEPT)]
 
 
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"rollouts": "chain", "policy_loss": "policy_iteration", "beta": 0.1, "loss_type": "dapo"},
-        {"loss_weight": "trace_past", "trace_lambda": 0.9},
-    ],
-    ids=str,
-)
-def test_neither_a_loss_nor_its_weight_is_part_of_the_advantage(make_trainer, toy_loss, knobs):
+@pytest.mark.parametrize(("knobs", "quarters"), SIZES, ids=str)
+def test_the_size_of_an_advantage_is_that_before_any_normaliser_loss_or_weight(make_trainer, toy_loss, knobs, quarters):
+    """The mask keeps every second token of the first half."""
     trainer = make_trainer("base", **knobs)
-    old = torch.full((1, 8), -1.0, dtype=torch.float64)
+    old = torch.tensor([[0.5, 0.95, 0.5, 0.95] + [0.95] * 4], dtype=torch.float64).log()
     advantages = torch.tensor([[0.2] * 4 + [-0.6] * 4], dtype=torch.float64)
     tensors = {"old_per_token_logps": old, "ref_per_token_logps": 2 * old, "advantages": advantages}
+    tensors["num_items_in_batch"] = torch.tensor(2 if quarters is KEPT else 8)
     inputs = toy_inputs(torch.ones(1, 8, dtype=torch.long), segment_ids=torch.tensor([[0] * 4 + [1] * 4]), **tensors)
-    toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=torch.ones_like(old))
-    assert quarters_of(trainer) == pytest.approx([0.2, 0.2, 0.6, 0.6])
-
-
-@pytest.mark.parametrize(
-    ("name", "horizon"),
-    [
-        ("p_trace", (0.5 + 0.5 + 2 * 0.25) / (1 + 1.5 + 1.75)),
-        ("s_trace", (0.5 + 2 * 0.25) / (1 + 1.5 + 1.25)),  # the first token alone leaves a trace
-    ],
-)
-def test_the_reach_of_a_trace_by_hand(make_trainer, toy_loss, name, horizon):
-    """g = 0.5. The second response has no advantage, so it does not count."""
-    trainer = make_trainer(name, trace_lambda=0.5, beta=0.0)
-    old = torch.full((2, 3), -1.0, dtype=torch.float64)
-    advantages = torch.tensor([0.4, 0.0], dtype=torch.float64)
-    inputs = toy_inputs(torch.ones(2, 3, dtype=torch.long), old_per_token_logps=old, advantages=advantages)
-    entropies = torch.tensor([[3.0, 1.0, 1.0]] * 2, dtype=torch.float64)
-    toy_loss(trainer, inputs, logps=old.clone().requires_grad_(), entropies=entropies)
-    metrics = trainer._metrics["train" if trainer.model.training else "eval"]
-    assert metrics["credit/effective_horizon"][-1] == pytest.approx(horizon)
+    logps = (old + 0.5 * (torch.arange(8) % 2)).requires_grad_()  # every second token is clipped
+    toy_loss(trainer, inputs, logps=logps, entropies=torch.ones_like(old))
+    assert quarters_of(trainer) == pytest.approx(quarters, nan_ok=True)
 
 
 @pytest.mark.parametrize("form", ["nodes", "paths", "packed"])
@@ -117,39 +83,62 @@ def test_clipped_tokens_of_all_and_within_responses(make_trainer, toy_loss, mask
     assert metrics["credit/clip_fraction/response_mean"] == pytest.approx([(1 / 8 + 1) / 2])
 
 
-# The effective coefficient of tokens
+# The effective coefficient of tokens, and where noise and credit lie
 
 
 ON_POLICY = {"beta": 0.0, "loss_type": "dr_grpo"}
-WEIGHTED = {"loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"}
-TRACES = {
-    "s_trace": {"trace_lambda": 0.7, "selective_rate": 0.3},
-    "p_trace": {"trace_lambda": 0.7},
-    "own term selected too": {"trace_lambda": 0.7, "selective_rate": 0.3, "leave_own_out": False},
-    "grpo_lambda": {"trace_lambda": 0.7},
-    "both": {"trace_lambda": 0.7, "trace_style": "both"},
-    "loss weight": {"importance": "token", "trace_lambda": 0.7, **WEIGHTED},
-    "a trace and a gradient": {"trace_lambda": 0.7, **WEIGHTED},
+KEEPS = {**MASK, "probability_threshold": 0.8}
+TRACE = {"trace_lambda": 0.7}
+SELECTED = {**TRACE, "selective_rate": 0.3}
+WEIGHTED = {**TRACE, "loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"}
+CASES = {
+    "s_trace": ("s_trace", SELECTED | KEEPS),
+    "p_trace": ("p_trace", TRACE),
+    "own term selected too": ("s_trace", {**SELECTED, "leave_own_out": False}),
+    "grpo_lambda": ("grpo_lambda", TRACE | KEEPS),
+    "both": ("grpo_lambda", {**TRACE, "trace_style": "both"}),
+    "loss weight": ("grpo_lambda", {**WEIGHTED, "importance": "token"}),
+    "a weight of tanh": ("grpo_lambda", {**WEIGHTED, "importance": "token", "loss_weight_confidence": "tanh_grad"}),
+    "a trace and a gradient": ("grpo_lambda", WEIGHTED),
+    "grpo": ("grpo", {}),
+    "mask": ("grpo", KEEPS),
+    "top fifth": ("grpo", {"top_entropy_quantile": 0.2}),
+    "a trace from the top fifth": ("s_trace", {**SELECTED, "top_entropy_quantile": 0.2}),
 }
 
 
-@pytest.mark.parametrize("name", TRACES)
-def test_the_coefficient_of_a_token_is_its_gradient_over_its_advantage(make_trainer, toy_loss, name):
-    """Compared with the gradient of TRL's loss at ratio 1: rows of 20 and 13 tokens, with and without a mask."""
-    algo = name if name in trl_credit.ALGORITHMS else {"own term selected too": "s_trace"}.get(name, "grpo_lambda")
-    masked = name in ("s_trace", "grpo_lambda")
-    knobs = {"token_mask": "probability", "probability_threshold": 0.8} if masked else {}
-    trainer = make_trainer(algo, **TRACES[name], **ON_POLICY, **knobs)
-    toys = at_ratio_1(trainer, toy_loss, 20, 13)
-    size = toys["gradient"] * 2 * trainer.args.max_completion_length / toys["advantages"].abs().unsqueeze(1)
-    kept = toys["mask"].bool() & ((toys["logps"].exp() < 0.8) if masked else True)
+@pytest.mark.parametrize("case", CASES)
+def test_coefficients_and_shares_are_those_of_the_gradient_of_the_loss(make_trainer, toy_loss, case):
+    """Rows of 45, 13 and no tokens at ratio 1, in float64. The coefficient of a token is its gradient over its
+    advantage. Both shares are computed by hand too; the metrics themselves are summed in float32."""
+    algo, knobs = CASES[case]
+    trainer = make_trainer(algo, **knobs, **ON_POLICY)
+    toys = at_ratio_1(trainer, toy_loss, 45, 13, 0)
+    gradient, entropies, metrics = toys["gradient"], toys["entropies"], trainer._metrics["eval"]
+    size = gradient * 3 * trainer.args.max_completion_length / toys["advantages"].abs().unsqueeze(1)
+    kept = toys["mask"].bool() & ((toys["logps"].exp() < 0.8) if "token_mask" in knobs else True)
+    quantile = torch.quantile(entropies[toys["mask"].bool()].float(), 0.8).item()
     by_decile, by_quarter = {}, {}
-    for row, n in enumerate((20, 13)):
-        for rank, i in enumerate(toys["entropies"][row, :n].argsort(descending=True).tolist()):
-            if kept[row, i]:
-                by_decile.setdefault(9 - 10 * rank // n, []).append(size[row, i].item())
-                by_quarter.setdefault(4 * i // n, []).append(size[row, i].item())
-    metrics = trainer._metrics["eval"]
+    above = below = outside = noise = 0.0
+    for i, n in enumerate((45, 13)):  # nothing comes of the third, nor a division by 0
+        ranked = entropies[i, :n].argsort(descending=True).tolist()
+        for rank, t in enumerate(ranked):
+            if kept[i, t]:
+                by_decile.setdefault(9 - 10 * rank // n, []).append(size[i, t].item())
+                by_quarter.setdefault(4 * t // n, []).append(size[i, t].item())
+        m = min(20, n)
+        above += gradient[i, n - m : n].sum().item()
+        below += m / n * gradient[i].sum().item()
+        top = ranked[: -int(-knobs.get("selective_rate", 0.2) * n // 1)]
+        if case == "top fifth":
+            top = [t for t in ranked if entropies[i, t] >= quantile]
+        values = (1 - toys["logps"].exp())[i, :n]
+        outside += values.sum().item() - values[top].sum().item()
+        noise += values.sum().item()
+    assert metrics["credit/last_tokens_share"] == pytest.approx([above / below], rel=1e-5)
+    assert metrics["credit/noise_share"] == pytest.approx([outside / noise], rel=1e-5)
+    if "fifth" in case or algo == "grpo":
+        return
     for prefix, parts in (("entropy_decile", by_decile), ("quarter", by_quarter)):
         for part, values in parts.items():
             shown = metrics[f"credit/coefficient/{prefix}_{part + (prefix == 'quarter')}"][-1]
@@ -158,12 +147,6 @@ def test_the_coefficient_of_a_token_is_its_gradient_over_its_advantage(make_trai
 
 
 # Groups without signal
-
-
-def test_a_tree_has_signal_where_a_node_has_credit(trained):
-    trainer = trained(**TREE, max_steps=1, reward_funcs=lambda completions, **kwargs: [0.5] * len(completions))
-    row = trainer.state.log_history[0]
-    assert row["credit/groups_without_signal"] == 1.0 and row["credit/nodes_zero_advantage"] == 1.0
 
 
 def test_groups_by_hand():

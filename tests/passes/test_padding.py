@@ -121,17 +121,13 @@ def test_a_model_keeps_the_rows_or_the_padding_that_it_needs(run, tiny_model, ca
     check_warns(caplog)
 
 
-def compares(config, tokens):
-    return trl_credit.assign_credit(config, tokens)
-
-
 DROPOUT = {"peft_config": LoraConfig(r=4, target_modules=["q_proj"], lora_dropout=0.1)}
 
 
 @pytest.mark.parametrize(
     ("algo", "settings"),
     [
-        ("base", {"credit": compares}),
+        ("base", {"credit": lambda config, tokens: trl_credit.assign_credit(config, tokens)}),
         ("base", {"credit": Plain}),
         ("kl_cov", {"cov_statistics": "microbatch"}),
         ("base", {"importance": "eligible", "selector": "random"}),

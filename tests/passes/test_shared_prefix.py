@@ -1,19 +1,22 @@
 """Prompts that rows share, computed once: the numbers of plain rows, fewer tokens, and where rows stay as they are."""
 
 import json
+import logging
 from functools import partial
 
+import passes_helpers
 import pytest
 import torch
-from passes_helpers import CASES, compared, dense, model_of, scripted, trained, with_slow, with_tokenizer
+from passes_helpers import CASES, compared, model_of, trained, with_slow
 from tiny_models import LAYERS, tiny_qwen3_moe
 from transformers import AutoTokenizer
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import trl_credit
-from trl_credit.passes import flops
+from trl_credit.passes import flops, prefix_layout, shared_prefix
+from trl_credit.passes.attention import sequence_attention
 from trl_credit.passes.padding import rows_of
-from trl_credit.passes.prefix_layout import Batching, MicroBatch, PromptRow, by_prompt, layout_of, packing_of
+from trl_credit.passes.prefix_layout import Batching, PromptRow, layout_of, packing_of
 
 
 LONG = ["1234567-1234567+7654321-7654321=", "7654321+12345-12345-1234567+11=", "11-22+33-44+55-66+77-88+99-11="]
@@ -30,7 +33,7 @@ def test_every_token_sees_what_it_saw_in_its_row(multiple):
     layout = layout_of(packing, rows, widths=(5, 4))
     assert packing.length % multiple == 0 and packing.kept == 3 + 2 + 1 + 4 + 1 + 2 + 6
     assert layout.mask.sum() == packing.kept + 3 + 1 and layout.mask[0, packing.padding :].all()
-    seen, source = dense(packing.branches, 1, packing.length)[0], layout.source[0]
+    seen, source = passes_helpers.dense(packing.branches, 1, packing.length)[0], layout.source[0]
     for i, row in enumerate(rows):
         for t in range(4):
             at = int(layout.place[i, t])
@@ -57,7 +60,7 @@ def test_what_a_packing_costs():
 
 def test_rows_of_a_prompt_stand_together():
     rows = [PromptRow(n, 4, r) for n, r in ((0, 1), (1, 5), (0, 2), (2, 9), (1, 6), (1, 5))]
-    assert by_prompt(rows) == [4, 1, 5, 2, 0, 3]
+    assert prefix_layout.by_prompt(rows) == [4, 1, 5, 2, 0, 3]
 
 
 def test_which_prompts_are_the_same():
@@ -178,13 +181,13 @@ def test_what_cannot_share_prompts_is_refused(make_trainer, tiny_model, config, 
     """With "on"; and "auto" packs nothing."""
     settings = {}
     if config is None:
-        model = with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(tiny_model)), tiny_model)
+        model = passes_helpers.with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(tiny_model)), tiny_model)
         settings = {"model_init_kwargs": None}
     else:
         model = model_of(config, tiny_model, torch.float32)
     settings |= {"torch_compile": True} if "torch_compile" in words else {}
     model.config._attn_implementation = "eager" if "sdpa" in words else "sdpa"
-    pair = trl_credit.CreditConfig, scripted(trl_credit.CreditTrainer, model)
+    pair = trl_credit.CreditConfig, passes_helpers.scripted(trl_credit.CreditTrainer, model)
     assert not make_trainer(pair, shared_prefix="auto", **settings)._passes.prefix.may_pack
     with pytest.raises(ValueError, match=f"shared_prefix='on' .*{words}"):
         make_trainer(pair, shared_prefix="on", **settings)
@@ -195,7 +198,7 @@ def test_auto_packs_where_that_is_cheaper(make_trainer, monkeypatch):
     for cost_of_a_call, prompt, packs in ((0.0, 64, True), (0.0, 2, False), (2e7, 64, False)):
         monkeypatch.setitem(flops.OF_A_CALL, "cpu", cost_of_a_call)
         prefix = make_trainer(shared_prefix="auto")._passes.prefix
-        plain = [MicroBatch([*range(8)], flops.rows_pass(8, length=prompt + 8, scored=8), None)]
+        plain = [prefix_layout.MicroBatch([*range(8)], flops.rows_pass(8, length=prompt + 8, scored=8), None)]
         shared = prefix.share([PromptRow(0, prompt, 8)] * 8, plain, Batching(8, 1))
         assert (shared is not None) == packs
 
@@ -212,3 +215,86 @@ def test_passes_without_a_gradient_are_plain_where_those_of_the_loss_are(run, ti
     assert found == {"shared_prefix_is_exact": True}
     resumed, watch = run("off", resume=True, max_steps=4, **settings)
     assert resumed.state.global_step == 4 and all(rows > 1 for _, (rows, _) in watch.shapes)
+
+
+# Packed sequences, for attention whose kernels take sequences of unequal lengths. "eager" stands for kernels of GPUs
+
+
+@pytest.mark.parametrize("multiple", [1, 16])
+def test_rows_lie_one_after_the_other(multiple):
+    rows = [PromptRow(0, 4, 3), PromptRow(1, 2, 0), PromptRow(1, 1, 4), PromptRow(0, 4, 1)]
+    packing = prefix_layout.packed_sequences(rows, multiple=multiple)
+    layout = layout_of(packing, rows, widths=(5, 4))
+    real = 7 + 5 + 5
+    assert packing.length == -(-real // multiple) * multiple and packing.kept == packing.length - 4
+    assert packing.ends == ([7, 5, 5, 15] if multiple == 16 else [7, 5, 5])
+    assert packing.cost == (packing.length, sum(n**2 for n in packing.ends), packing.kept)
+    columns = [[*range(9 * i + 5 - rows[i].prompt, 9 * i + 5 + rows[i].response)] for i in (0, 2, 3)]
+    assert layout.source[0, :real].tolist() == sum(columns, [])
+    # probabilities of responses alone
+    scored = [[0] * rows[i].prompt + [1] * rows[i].response for i in (0, 2, 3)]
+    assert layout.mask[0].tolist() == sum(scored, []) + [0] * (packing.length - real)
+    places = layout.place + packing.length - packing.kept
+    for i, row in enumerate(rows):
+        for t in range(4):
+            assert (layout.place[i, t] >= 0) == (t < row.response)
+            if t < row.response:
+                assert layout.source[0, places[i, t]] == 9 * i + 5 + t
+    assert prefix_layout.packed_sequences([PromptRow(0, 3, 0)]) is None
+
+
+def test_models_get_the_lengths_of_the_sequences():
+    model, seen = torch.nn.Identity(), {}
+    model.forward = lambda x, **kwargs: seen.update(kwargs)
+    with sequence_attention(model, (3, 2, 4), torch.device("cpu")):
+        model(torch.zeros(1, 9), attention_mask=torch.ones(1, 9))
+    assert seen["attention_mask"] is None and seen["position_ids"].tolist() == [[0, 1, 2, 0, 1, 0, 1, 2, 3]]
+    assert seen["cu_seq_lens_q"].tolist() == seen["cu_seq_lens_k"].tolist() == [0, 3, 5, 9]
+    assert seen["cu_seq_lens_q"].dtype == torch.int32 and seen["max_length_q"] == seen["max_length_k"] == 4
+    assert not model._forward_pre_hooks
+
+
+@pytest.fixture
+def run_eager(run, tiny_model, monkeypatch):
+    """The same with "eager" attention, whose kernels are said to take sequences: it finds them by their positions."""
+    monkeypatch.setattr(shared_prefix, "KERNELS", ("eager",))
+    passes_helpers.exact_softmax(monkeypatch)
+    model = partial(model_of, config_of("qwen3", head_dim=16, attn_implementation="eager"), tiny_model)
+    return partial(run, model=model, prompts=["1+1=", "1234567-1234567+7654321-7654321=", "11-22+33-44+55="])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["s_trace", "reference", "chain", "tree"])
+def test_gradients_are_those_of_padded_rows(run_eager, case):
+    algo, settings = CASES[case]
+    off, trainer, auto = compared(run_eager, algo, mode="auto", **settings)
+    assert trainer._passes.prefix.is_exact and trainer.findings["rows_end_to_end_are_exact"]
+    assert any(rows == 1 for grad, (rows, _) in auto.shapes if grad)  # or padding was less than a twentieth
+    assert auto.tokens(trained=True) < off.tokens(trained=True)
+
+
+def test_no_padding_is_computed(run_eager):
+    settings = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "steps_per_generation": 1}
+    (_, off), (trainer, auto) = (
+        run_eager(mode, "grpo", beta=0.0, length_sort="off", **settings) for mode in ("off", "auto")
+    )
+    passes_helpers.check_equal(off, auto)
+    batch = trainer._buffered_inputs[0]
+    real = int(batch["prompt_mask"].sum() + batch["completion_mask"].sum())
+    assert auto.shapes[-1] == (True, (1, real)) and real < 0.8 * off.shapes[-1][1][0] * off.shapes[-1][1][1]
+
+
+@pytest.mark.parametrize("implementation", ["flash_attention_2", "eager"])
+def test_other_attention_warns_where_sdpa_would_help(make_trainer, tiny_model, caplog, implementation):
+    def outcome(config, **settings):
+        model = model_of(config, tiny_model, torch.float32)
+        model.config._attn_implementation = implementation  # no pass is made
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            trainer = make_trainer("grpo", trainer_kwargs={"model": model}, **settings)
+        warnings = [r.getMessage() for r in caplog.records if "shared_prefix" in r.getMessage()]
+        return trainer._passes.prefix.may_pack, len(warnings)
+
+    assert outcome(config_of("qwen3", head_dim=16)) == (implementation == "flash_attention_2", 1)
+    assert outcome(config_of("nemotron"), shared_prefix="off") == (False, 0)
+    assert outcome(config_of("qwen3", attention_dropout=0.1)) == (False, 0)

@@ -1,47 +1,18 @@
 """The accuracy reward: which answer of a response counts, what equals what, and what counts as a value."""
 
-import json
-from pathlib import Path
-
 import pytest
-from data_helpers import whole_is_slow
+from data_helpers import cases, whole_is_slow
 
 from trl_credit.rewards import accuracy_reward, check_answers, extract_answer
 from trl_credit.rewards.judging import read_gold
 
 
-TESTS = Path(__file__).parents[1]
+LONG = {"text": "\\boxed{" + "1" * 30_000 + "}", "answer": None}  # too long to be judged, and not cut
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("\\boxed{1}. No: \\boxed{2}", "2"),
-        ("$\\boxed{5}$, $\\boxed{7}$", "5,7"),
-        ("\\boxed{\\left\\{x \\right.}", "\\left\\{x \\right."),
-        ("\\fbox{$9$}", "9"),
-        ("\\boxed 5.", "5."),
-        ("\\boxed{1} and then \\boxed{2", None),
-        ("<think>\\boxed{42}</think> I am not sure.", None),
-        ("<think>\\boxed{42}", None),
-        ("#### 3\n#### 4\nthat is it", "4"),
-        ("####", None),
-        ("\\boxed{4}\n#### 5", "4"),
-        ("<answer> 17 </answer>", "17"),
-        ("<answer>17", None),
-        ("The final answer is: $x = 5$.", "x = 5"),
-        ("**Final Answer**\n\n$\\frac{1}{2}$", "\\frac{1}{2}"),
-        ("Answer: \\(34\\)\n", "34"),
-        ("The answer is 2.5. Let me check it.", "2.5"),
-        ("the answer to this is found below\nso 4", None),
-        ("Hence they walked **17**.", "17"),
-        ("**Step 1**: 17 walk", None),
-        ("Let 42 be the first number we test; it fails. Then 17 fails too", None),
-        ("\\boxed{" + "1" * 30_000 + "}", None),  # too long to be judged, and not cut
-    ],
-)
-def test_which_answer_counts(text, answer):
-    assert extract_answer(text) == answer
+@pytest.mark.parametrize("case", [*cases("extraction_cases"), LONG], ids=lambda case: case["text"][:60])
+def test_which_answer_counts(case):
+    assert extract_answer(case["text"]) == case["answer"]
 
 
 def test_what_a_gold_says():
@@ -49,24 +20,6 @@ def test_what_a_gold_says():
     assert [read_gold(gold) for gold in golds] == ["17", "17", "1,234", "3", "\\frac{1}{2}"]
 
 
-# Of the cases that were written before there was a strict reading, what it refuses: work undone, letters out of order
-REFUSED = {
-    ("\\log_2 8", "3"),
-    ("\\log_{2}{8}", "3"),
-    ("\\sin^2 x + \\cos^2 x", "1"),
-    ("\\arcsin 1", "\\frac{\\pi}{2}"),
-    ("\\lim_{x\\to0}\\frac{\\sin x}{x}", "1"),
-    ("2\\cdot\\frac{1}{2}", "1"),
-    ("0.1+0.2", "0.3"),
-    ("3 · 4", "12"),
-    ("7\\pm1", "6,8"),
-    ("\\sqrt[3]{8}", "2"),
-    ("\\sqrt{4}", "2"),
-    ("\\sqrt{-1}", "i"),
-    ("e^{i\\pi}", "-1"),
-    ("i^2", "-1"),
-    ("AB", "BA"),
-}
 # The files of cases with their number, and the ids of those that are judged wrong. docs/answers.md says who wrote them.
 CORPORA = {
     "equality_cases": (255, ()),
@@ -79,20 +32,17 @@ CORPORA = {
     "family_cases": (760, ()),
     "unseen_cases": (1350, ("i065",)),  # Δ E / (Δ M c²) ≈ 0.15
 }
-OLD = ("equality_cases", "accuracy_cases")  # without `equal`
-LOOSE = (*OLD, "reading_cases", "data/verifier_cases")  # whose cases say what `strict=False` gives
+# whose cases say what `strict=False` gives
+LOOSE = ("equality_cases", "accuracy_cases", "reading_cases", "data/verifier_cases")
 SLOW = ("accuracy_cases", "reading_cases", "strict_cases", "wording_cases", "family_cases", "unseen_cases")
 
 
 def cases_of(name, *, strict):
     """The cases of a file, each with `output`, `gold`, `problem` and the verdict that is `expected`."""
-    for line in (TESTS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
-        case = {"id": None, "problem": "", **json.loads(line)}
+    for case in ({"id": None, "problem": "", **case} for case in cases(name)):
         if "output" not in case:
             case["output"] = f"so $\\boxed{{{case['answer']}}}$"
         case["expected"] = case["expected"] if "expected" in case else case["kind"] == "value"
-        if strict and name in OLD and (extract_answer(case["output"]), case["gold"]) in REFUSED:
-            case["expected"] = False
         yield case if strict else case | {"expected": case.get("equal", case["expected"])}
 
 
@@ -105,11 +55,11 @@ def cases_of(name, *, strict):
     ],
 )
 def test_corpora_of_answers(name, strict):
-    cases, (number, known) = list(cases_of(name, strict=strict)), CORPORA[name]
-    texts, golds, problems = ([case[key] for case in cases] for key in ("output", "gold", "problem"))
+    judged, (number, known) = list(cases_of(name, strict=strict)), CORPORA[name]
+    texts, golds, problems = ([case[key] for case in judged] for key in ("output", "gold", "problem"))
     rewards = accuracy_reward(texts, golds, prompts=problems, strict=strict, slow_answers=None)
-    wrong = [case for case, reward in zip(cases, rewards, strict=True) if reward != float(case["expected"])]
-    assert len(cases) == number and [case for case in wrong if case["id"] not in known] == []
+    wrong = [case for case, reward in zip(judged, rewards, strict=True) if reward != float(case["expected"])]
+    assert len(judged) == number and [case for case in wrong if case["id"] not in known] == []
 
 
 def test_copies_of_the_problem_and_what_is_left_to_work_out_are_logged():

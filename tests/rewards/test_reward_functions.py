@@ -2,34 +2,18 @@
 
 import pytest
 import trl
+from data_helpers import cases
 
 from trl_credit.rewards import accuracy_reward, format_reward, resolve_reward, soft_overlong_punishment
 from trl_credit.rewards.puzzles import knights_and_knaves_reward
 
 
-@pytest.mark.parametrize(
-    ("text", "tags", "right"),
-    [
-        ("<think>a</think><answer>4</answer>", True, 1.0),
-        ("<think>\na\n</think>\n\n<answer>\n4\n</answer>\n", True, 1.0),
-        ("a</think><answer>4</answer>", True, 1.0),
-        ("<think></think><answer>4</answer>", True, 0.0),
-        ("<think>a</think><answer> </answer>", True, 0.0),
-        ("<think>a</think>so <answer>4</answer>", True, 0.0),
-        ("<think>a</think><answer>4</answer> yes", True, 0.0),
-        ("<think>a</think><answer>4</answer><answer>5</answer>", True, 0.0),
-        ("<think>a<think>b</think><answer>4</answer>", True, 0.0),
-        ("x <think>a</think><answer>4</answer>", True, 0.0),
-        ("<answer>4</answer><think>a</think>", True, 0.0),
-        ("<think>a</think> so 4", False, 1.0),
-        ("<think>a</think> ", False, 0.0),
-        ("so 4", False, 0.0),
-        ("", True, 0.0),
-        ("\n" * 10**6, True, 0.0),
-    ],
-)
-def test_format(text, tags, right):
-    assert format_reward([text], tags=tags) == [right]
+LONG = {"text": "\n" * 10**6, "tags": True, "right": 0.0}
+
+
+@pytest.mark.parametrize("case", [*cases("format_cases"), LONG], ids=lambda case: case["text"][:60])
+def test_format(case):
+    assert format_reward([case["text"]], tags=case["tags"]) == [case["right"]]
 
 
 def test_soft_overlong_punishment_is_dapo_equation_13():
@@ -44,32 +28,9 @@ def test_soft_overlong_punishment_is_dapo_equation_13():
         soft_overlong_punishment(ids, ids, max_length=10, cache=11)
 
 
-@pytest.mark.parametrize(
-    ("text", "right"),
-    [
-        ("(1) Amelia is a knight\n(2) Bob is a knave", 1.0),
-        ("<answer>(1) Amelia is a knight\n(2) Bob is a knave</answer>", 1.0),
-        ("\\boxed{\\text{Amelia is a knight, Bob is a knave}}", 1.0),
-        ("If Amelia is a knave, then no. So **Amelia**: knight, **Bob**: knave.", 1.0),
-        ("(1) Amelia is a knave\n(2) Bob is a knight", 0.0),
-        ("<answer>Amelia is a knight</answer>", 0.0),
-        ("<answer>Amelia is a knight, Bob is a knave, Bob is a knight</answer>", 0.0),
-        ("<think>Amelia is a knight, Bob is a knave</think>", 0.0),
-        ("Amelia is a knight, Bob is not a knight", 0.0),
-        ("Amelia is a knight or a knave, Bob is a knave", 0.0),
-        ("Amelia is a knight, Bob is a knave or a knight", 0.0),
-        ("<answer>Amelia is a knight/knave, Bob is a knave</answer>", 0.0),
-        ("It is not true that Amelia is a knight. Bob is a knave.", 0.0),
-        ("\\boxed{\\text{it is false that Amelia is a knight, and Bob is a knave}}", 0.0),
-        ("Either Amelia is a knight, Bob is a knave or the reverse", 0.0),
-        ("Bob says that Amelia is a knight. Bob is a knave.", 0.0),
-        ("Is Amelia a knight? Amelia is a knight (not a knave). Bob is a knave.", 1.0),
-        ("Bob claims Amelia is a knave, a lie.\nSo Amelia is a knight and Bob is a knave.", 1.0),
-        ("", 0.0),
-    ],
-)
-def test_knights_and_knaves(text, right):
-    assert knights_and_knaves_reward([text], [["Amelia", "Bob"]], [[True, False]]) == [right]
+@pytest.mark.parametrize("case", cases("knights_cases"), ids=lambda case: case["text"])
+def test_knights_and_knaves(case):
+    assert knights_and_knaves_reward([case["text"]], [["Amelia", "Bob"]], [[True, False]]) == [case["right"]]
 
 
 def test_solutions_of_the_puzzles_are_right_and_only_for_their_own(data_folder):

@@ -24,19 +24,28 @@ def guarded(returned, ledger=None, **settings):
     return guard_rewards(mine, ledger=ledger, **settings)(**GIVEN)
 
 
-def test_trl_gets_the_sum_and_the_ledger_the_rest():
-    ledger = StepLedger()
-    steps = StepRewards([1, 4], [0.5, 0.25], unit="token")
-    assert guarded([steps, 2.0], ledger) == [0.75, 2.0]
-    assert ledger.take() == {0: [steps, 2.0]} and ledger.take() == {}
-    assert guarded([1.0, None], ledger) == [1.0, None]
-    assert ledger.take() == {}  # numbers alone are TRL's
+STEPS = StepRewards([1, 4], [0.5, 0.25], unit="token")
+OFFSETS = [StepRewards((2, 4), (1.0, -0.5), unit="char"), StepRewards((), ())]
 
 
-def test_pairs_are_character_offsets():
-    ledger = StepLedger()
-    assert guarded([[(2, 1.0), (4, -0.5)], []], ledger) == [0.5, 0.0]
-    assert ledger.take()[0] == [StepRewards((2, 4), (1.0, -0.5), unit="char"), StepRewards((), ())]
+@pytest.mark.parametrize(
+    ("returned", "of_states", "rewards", "kept"),
+    [
+        ([STEPS, 2.0], False, [0.75, 2.0], {0: [STEPS, 2.0]}),
+        ([1.0, None], False, [1.0, None], {}),  # numbers alone are TRL's
+        ([[(2, 1.0), (4, -0.5)], []], False, [0.5, 0.0], {0: OFFSETS}),  # pairs are character offsets
+        # None is not scored
+        ([StepRewards([1, 2, 3], [None, 0.5, None], unit="token"), StepRewards([1], [None])], False, [0.5, None], None),
+        ([[None, 1.0, None, None], [None, None]], False, [1.0, None], None),
+        # of scores of states the last is the reward
+        ([StepRewards([0, 2, 4], [0.1, 0.9, None]), [0.25, 0.5]], True, [0.9, 0.5], None),
+        ([StepRewards([], []), None], True, [None, None], None),
+    ],
+)
+def test_trl_gets_the_sum_and_the_ledger_the_rest(returned, of_states, rewards, kept):
+    ledger = StepLedger(of_states=of_states)
+    assert guarded(returned, ledger) == rewards
+    assert kept is None or (ledger.take() == kept and ledger.take() == {})
 
 
 @pytest.mark.parametrize("kind", [list, tuple, torch.tensor, lambda x: np.array(x, dtype=np.float32)])
@@ -44,19 +53,6 @@ def test_arrays_have_a_value_per_token(kind):
     ledger = StepLedger()
     assert guarded([kind([0.5, 1.0, -2.0, 0.25]), kind([1.0, 1.0])], ledger) == [-0.25, 2.0]
     assert [x.tolist() for x in ledger.take()[0]] == [[0.5, 1.0, -2.0, 0.25], [1.0, 1.0]]
-
-
-def test_none_is_not_scored():
-    ledger = StepLedger()
-    steps = StepRewards([1, 2, 3], [None, 0.5, None], unit="token")
-    assert guarded([steps, StepRewards([1], [None])], ledger) == [0.5, None]
-    assert guarded([[None, 1.0, None, None], [None, None]], ledger) == [1.0, None]
-
-
-def test_of_scores_of_states_the_last_is_the_reward():
-    ledger = StepLedger(of_states=True)
-    assert guarded([StepRewards([0, 2, 4], [0.1, 0.9, None]), [0.25, 0.5]], ledger) == [0.9, 0.5]
-    assert guarded([StepRewards([], []), None], ledger) == [None, None]
 
 
 def test_each_function_has_its_column():

@@ -4,7 +4,10 @@ import pytest
 import torch
 from datasets import Dataset, IterableDataset
 from group_helpers import SMALL, by_prompt, length, observed
+from passes_helpers import Watch
 from segment_helpers import plans
+from transformers import AutoModelForCausalLM
+from worker import kept
 
 from trl_credit.loss import keys
 from trl_credit.loss.assignment import assign_credit
@@ -21,15 +24,12 @@ def test_correct_is_what_difficulty_reward_calls_so(trained):
     assert max(by["correct"]) < 1.0 and by["reward"] == [1.0, 1.0]
 
 
-def constant(completions, **kwargs):
-    return [0.9] * len(completions)
-
-
 @pytest.mark.parametrize("signal", ["reward", "advantage"])
 def test_equal_rewards_are_no_signal_whatever_their_mean_rounds_to(trained, signal):
     rewards = torch.full((6,), 0.9)
     assert (rewards - rewards.mean()).any()  # in float32, as TRL computes it
-    settings = {**SMALL, "reward_funcs": constant, "per_device_train_batch_size": 12, "num_generations": 6}
+    settings = {**SMALL, "per_device_train_batch_size": 12, "num_generations": 6}
+    settings["reward_funcs"] = lambda completions, **kwargs: [0.9] * len(completions)
     trainer = trained(groups="replace", group_signal=signal, **{**settings, "max_steps": 1})
     assert trainer.state.log_history[0]["credit/groups/signal"] == 0.0
 
@@ -43,44 +43,34 @@ def test_refill_counts_truncated_responses_as_dapo_does(make_trainer, signal):
 
     masked = {"mask_truncated_completions": True, "group_signal": signal, "reward_funcs": ended, "max_steps": 1}
     trainer = make_trainer("dapo", groups="refill", **{**SMALL, **masked})
-    sampled, sample = [], trainer.engine.sample
-
-    def spy(inputs, **kwargs):
-        batch = sample(inputs, **kwargs)
-        sampled.extend(zip(batch.rewards.view(-1, 4).tolist(), batch.mask_t.any(-1).view(-1, 4).tolist(), strict=True))
-        return batch
-
-    trainer.engine.sample = spy
+    sampled = kept(trainer.engine, "sample")
     ((batch, _, _),) = observed(trainer)
-    dapo = [rewards for rewards, _ in sampled if 0 < sum(rewards) < 4]
+    rewards, inside = (torch.cat(x) for x in zip(*((s.rewards, s.mask_t.any(-1)) for s in sampled), strict=True))
+    groups = rewards.view(-1, 4).tolist()
+    dapo = [group for group in groups if 0 < sum(group) < 4]
     assert batch.batch.rewards.view(-1, 4).tolist() == dapo[: len(batch.examples) // 4]
     # all wrong responses are truncated, so none is in the loss, and those that are have an advantage
-    assert not any(reward == 0 and inside for group in sampled for reward, inside in zip(*group, strict=True))
-    assert (batch.advantages[batch.batch.mask_t.any(-1)] > 0).all() and len(dapo) < len(sampled)
+    assert not inside[rewards == 0].any()
+    assert (batch.advantages[batch.batch.mask_t.any(-1)] > 0).all() and len(dapo) < len(groups)
 
 
 def test_difficulty_weights_see_what_was_sampled(make_trainer):
     """The belief moves by the accuracy of all sampled responses; p̂ of a row is that of its own group."""
     trainer = make_trainer("ha_dw", groups="refill", **{**SMALL, "max_steps": 2})
-    sampled, sample, make = [], trainer.engine.sample, trainer.make_batch
-
-    def spy(inputs, **kwargs):
-        batch = sample(inputs, **kwargs)
-        sampled[-1].extend(batch.rewards.tolist())
-        return batch
+    sampled, ends, make, means = kept(trainer.engine, "sample"), [0], trainer.make_batch, []
 
     def count(inputs):
-        sampled.append([])
         batch = make(inputs)
         mean = batch.batch.rewards.view(-1, 4).mean(1).repeat_interleave(4)
         torch.testing.assert_close(batch.p_hat, mean)
-        assert batch.accuracy == pytest.approx(sum(sampled[-1]) / len(sampled[-1]))
-        assert batch.accuracy < batch.p_hat.mean() - 0.05
+        means.append(torch.cat([x.rewards for x in sampled[ends[-1] :]]).mean().item())
+        assert batch.accuracy == pytest.approx(means[-1]) and batch.accuracy < batch.p_hat.mean() - 0.05
+        ends.append(len(sampled))
         return batch
 
-    trainer.engine.sample, trainer.make_batch = spy, count
+    trainer.make_batch = count
     trainer.train()
-    assert trainer.difficulty.state_dict()["accuracies"] == pytest.approx([sum(x) / len(x) for x in sampled])
+    assert trainer.difficulty.state_dict()["accuracies"] == pytest.approx(means)
 
 
 CHAIN = {"rollouts": "chain", "loss_type": "dapo", "rollouts_per_state": 2}
@@ -153,6 +143,41 @@ def test_the_kl_term_of_rows_without_credit(make_trainer):
     both = {"reward_funcs": [by_prompt, length], "difficulty_reward": ["by_prompt"], "overwrite_output_dir": True}
     ((batch, _, _),) = observed(make_trainer(**{**settings, **both}))
     assert not batch.batch.data[keys.ZERO_VARIANCE_ROW].any() and (batch.advantages != 0).all()
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo", "dr_grpo", "cispo"])
+def test_the_kl_term_of_groups_without_signal_is_dropped_and_nothing_else(make_trainer, tiny_model, loss_type):
+    """Gone is the gradient that only the rows with zero variance had. TRL's default multiplies the KL term by the
+    ratio."""
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    settings = {**SMALL, "beta": 0.5, "loss_type": loss_type, "shared_prefix": "off", "max_grad_norm": 0.0}
+    by_kl = {}
+    for kl in ("keep", "drop"):
+        trainer = make_trainer(dull_kl=kl, **settings | {"max_steps": 1}, overwrite_output_dir=True)
+        draw = torch.Generator().manual_seed(0)
+        for p in trainer.ref_model.parameters():  # one that differs, or all KL terms are 0
+            p.data += 0.1 * torch.randn(p.shape, generator=draw)
+        watch = Watch(trainer)
+        ((batch, data, _),) = observed(trainer)
+        (by_kl[kl],) = watch.gradients
+    zero_variance = batch.batch.data[keys.ZERO_VARIANCE_ROW]
+    groups = batch.batch.rewards.view(-1, 4)
+    assert torch.equal(zero_variance, (groups.amax(1) == groups.amin(1)).repeat_interleave(4))
+    even = [int(example["prompt"][0]) % 2 == 0 for example in batch.examples]
+    assert zero_variance[even].all() and 0 < zero_variance.sum() < 16
+    # β k3 of the rows with zero variance, divided as the loss divides
+    model.train()
+    ids = torch.cat([data[keys.PROMPT_IDS], data[keys.COMPLETION_IDS]], 1)
+    attention = torch.cat([data[keys.PROMPT_MASK], data[keys.COMPLETION_MASK]], 1)
+    width, mask_t = data[keys.COMPLETION_IDS].size(1), data[keys.COMPLETION_MASK]
+    logits = model(input_ids=ids, attention_mask=attention).logits[:, -width - 1 : -1]
+    logp_t = logits.log_softmax(-1).gather(2, data[keys.COMPLETION_IDS].unsqueeze(2)).squeeze(2)
+    difference = data[keys.REF_LOGPS] - logp_t
+    kl_t = (difference.exp() - difference - 1) * (logp_t - logp_t.detach()).exp() * mask_t * zero_variance.unsqueeze(1)
+    by = {"dapo": mask_t.sum(), "cispo": mask_t.sum(), "grpo": 16 * mask_t.sum(1, keepdim=True), "dr_grpo": 16 * 8}
+    (0.5 * (kl_t / by[loss_type]).sum()).backward()
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(by_kl["keep"][name] - by_kl["drop"][name], p.grad, atol=2e-6, rtol=1e-3)
 
 
 def test_refusals(make_trainer):

@@ -1,23 +1,25 @@
 """Batches whose groups have signal, through the real trainer: what their rows hold is computed again by other means."""
 
 import copy
+import json
 import random
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from custom_functions import args_of
 from group_helpers import SMALL, by_prompt, length, observed
+from passes_helpers import logits_of
 from transformers import AutoModelForCausalLM
+from weight_helpers import same_weights, untimed
+from worker import kept
 
 from trl_credit.loss import keys
 from trl_credit.loss.batch import loss_mask, unpadded
-from trl_credit.rollouts.groups import fill_batch
-
-
-def logps_of(model, prompt_ids, ids):
-    with torch.no_grad():
-        logits = model(torch.tensor([[*prompt_ids, *ids]])).logits[0, len(prompt_ids) - 1 : -1]
-    return logits.log_softmax(-1).gather(1, torch.tensor(ids).unsqueeze(1)).squeeze(1)
+from trl_credit.rollouts.groups import SignalGroups, fill_batch
+from trl_credit.rollouts.sources import Responses
 
 
 def check_batch(trainer, path, batch, data, weights, *, scale):
@@ -40,8 +42,9 @@ def check_batch(trainer, path, batch, data, weights, *, scale):
         if key in data:
             model = AutoModelForCausalLM.from_pretrained(path)
             model.load_state_dict(of)
-            for row, (prompt, ids) in enumerate(zip(prompts, responses, strict=True)):
-                torch.testing.assert_close(data[key][row, : len(ids)], logps_of(model, prompt, ids), atol=1e-5, rtol=0)
+            ids, inside = data[keys.COMPLETION_IDS], data[keys.COMPLETION_MASK].bool()
+            logp_t = logits_of(model, data, 1.0).log_softmax(-1).gather(2, ids.unsqueeze(2)).squeeze(2)
+            torch.testing.assert_close(data[key][inside], logp_t[inside], atol=1e-5, rtol=0)
     return int((grouped.amax(1) > grouped.amin(1)).sum())
 
 
@@ -74,11 +77,9 @@ def test_what_a_batch_holds(make_trainer, tiny_model, groups, more, scale):
 def test_a_batch_full_of_signal_is_that_of_keep(trained):
     """To the last bit, π_old left out as TRL leaves it out."""
     settings = {**SMALL, "reward_funcs": length}
-    kept = trained(groups="keep", **settings)
+    plain = trained(groups="keep", **settings)
     for groups in ("replace", "refill"):
-        other = trained(groups=groups, group_signal="reward", overwrite_output_dir=True, **settings)
-        for a, b in zip(kept.model.parameters(), other.model.parameters(), strict=True):
-            assert torch.equal(a, b)
+        assert same_weights(plain, trained(groups=groups, group_signal="reward", overwrite_output_dir=True, **settings))
 
 
 def max_reward(prompts, completions, **kwargs):
@@ -90,17 +91,11 @@ def test_refills_are_other_prompts_and_metrics_are_those_of_all_responses(make_t
     """Without shuffling, the order of refills begins where the data does: at the prompts of the batch."""
     settings = {**SMALL, "reward_funcs": max_reward, "max_steps": 1}
     trainer = make_trainer(groups="refill", shuffle_dataset=False, **settings)
-    tokens, rewards, prompts, sample = [], [], [], trainer.engine.sample
-
-    def spy(inputs, **kwargs):
-        batch = sample(inputs, **kwargs)
-        tokens.extend([len(p) + len(c) for p, c in zip(batch.prompt_ids, batch.completion_ids, strict=True)])
-        rewards.extend(batch.rewards.tolist())
-        prompts.extend([row["prompt"] for row in inputs][::4])
-        return batch
-
-    trainer.engine.sample = spy
+    sampled = kept(trainer.engine, "sample")
     trainer.train()
+    tokens = [len(ids) for batch in sampled for ids in (*batch.prompt_ids, *batch.completion_ids)]
+    rewards = [reward for batch in sampled for reward in batch.rewards.tolist()]
+    prompts = [trainer.tokenizer.decode(ids) for batch in sampled for ids in batch.prompt_ids[::4]]
     row = trainer.state.log_history[0]
     assert row["credit/groups/calls"] > 1 and len(set(prompts)) == len(prompts) > 4
     assert row["num_tokens"] == trainer.state.num_input_tokens_seen == sum(tokens)
@@ -109,10 +104,6 @@ def test_refills_are_other_prompts_and_metrics_are_those_of_all_responses(make_t
     differ = [len(set(rewards[g : g + 4])) > 1 for g in range(0, len(rewards), 4)]
     assert row["credit/groups/signal"] == pytest.approx(sum(differ) / len(differ))
     assert row["credit/groups_without_signal"] == 0.0
-
-
-def always(prompts, completions, **kwargs):
-    return [1.0] * len(prompts)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +116,8 @@ def always(prompts, completions, **kwargs):
 )
 def test_refills_end(trained, caplog, more, calls, warning):
     """Without any signal the first batch is trained on. With four prompts, a refill has no others than these."""
-    trainer = trained(groups="refill", **{**SMALL, "reward_funcs": always, "max_steps": 2, **more})
+    settings = {name: x for name, x in SMALL.items() if name != "reward_funcs"} | {"max_steps": 2, **more}
+    trainer = trained(groups="refill", reward_funcs=lambda prompts, **kwargs: [1.0] * len(prompts), **settings)
     for row in trainer.state.log_history[:2]:
         assert row["credit/groups/calls"] == calls and row["credit/groups_without_signal"] == 1.0
     assert caplog.text.count(warning) == caplog.text.count("less than a third of 4 groups have signal") == 1
@@ -151,3 +143,36 @@ def test_how_many_copies(useful, size, max_copies, copies):
     assert number == copies and len(groups) == size
     assert groups[: min(useful, size)] == [*range(size, size + useful)][:size]
     assert groups[useful + copies :] == [*range(max(0, size - useful - copies))]
+
+
+# Checkpoints and evaluations
+
+
+def test_groups_that_waited_in_an_earlier_version_are_left_out_with_a_warning(caplog):
+    policy = SimpleNamespace(args=args_of(groups="replace"))
+    groups = SignalGroups(Responses(policy), SimpleNamespace(stateful=()))
+    groups.load_state_dict({"file": "waiting_groups.safetensors", "batches": 3, "waiting": 2}, Path())
+    assert groups.state_dict(Path()) == {"batches": 3} and len(caplog.records) == 1
+
+
+def test_settings_that_lose_or_lack_the_state_are_refused(make_trainer, trained, tmp_path):
+    saved = {**SMALL, "save_strategy": "steps", "save_steps": 1}
+    trained(**{**saved, "groups": "refill", "max_steps": 1})
+    checkpoint, more = str(tmp_path / "run" / "checkpoint-1"), {"allow_changed": ["groups"]}
+    with pytest.raises(ValueError, match=r"would lose \(groups, prompts\)"):
+        make_trainer(**saved, **more).train(resume_from_checkpoint=checkpoint)
+
+
+def test_an_evaluation_changes_nothing(trained):
+    """Its batches are plain, and its groups of another size."""
+    settings = {**SMALL, "groups": "refill", "prompt_sampler": "difficulty", "max_steps": 3, "seed": 3}
+    plain = trained(**settings)
+    kwargs = {"eval_dataset": plain.train_dataset.select(range(4))}
+    more = {"num_generations_eval": 2, "per_device_eval_batch_size": 4, "overwrite_output_dir": True}
+    more |= {"eval_strategy": "steps", "eval_steps": 2}  # in the middle of the run
+    torch.manual_seed(0)
+    evaluated = trained(**settings, **more, trainer_kwargs=kwargs)
+    row, *_ = [row for row in evaluated.state.log_history if "eval_reward" in row]
+    assert row["step"] == 2 and "eval_credit/groups/signal" not in row
+    first = [json.dumps(untimed(x.state.log_history[:2])) for x in (plain, evaluated)]
+    assert first[0] == first[1]

@@ -1,15 +1,20 @@
-"""Segments of chains and trees through the real trainer: what is graded, their credit, and the rows they become."""
+"""Segments of chains and trees through the real trainer: what is graded, their credit, their rows, π_old and replay."""
 
 import functools
 
 import pytest
+import segment_helpers
 import torch
 from conftest import count_a
-from passes_helpers import distinct
-from segment_helpers import CHAIN, TREE, engine_calls, generation_batch, gradients, in_double, steps_of, texts_of
+from passes_helpers import distinct, model_of, scripted
+from segment_helpers import CHAIN, TREE, engine_calls, generation_batch, plans, steps_of, texts_of
+from tiny_models import QWEN3
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from weight_helpers import moved, same_weights, weights
 
+from trl_credit import CreditConfig, CreditTrainer
 from trl_credit.rollouts import forest
+from trl_credit.rollouts.forest import PACKED_MODELS
 from trl_credit.rollouts.tree import packed_rows
 
 
@@ -177,18 +182,17 @@ def test_all_forms_of_rows_have_one_gradient(make_trainer, knobs, monkeypatch):
     for form in ("nodes", "paths", "packed"):
         settings = {**TREE, "tree_branching": [3, 2, 2], "tree_segment_length": 2, "per_device_train_batch_size": 64}
         trainer = make_trainer(**{**settings, "num_generations": 32}, tree_rows=form, **knobs)
-        in_double(trainer)
+        segment_helpers.in_double(trainer)
         torch.manual_seed(11)
         output = generation_batch(trainer)
         rows = (output["tool_mask"].sum(1) > 0).sum().item()
-        results[form] = rows, output["num_items_in_batch"].item(), gradients(trainer, output)
+        results[form] = rows, output["num_items_in_batch"].item(), segment_helpers.gradients(trainer, output)
     (n_rows, n_items, nodes), (p_rows, p_items, paths), (k_rows, k_items, packed) = results.values()
     assert 1 <= k_rows <= 2 < p_rows < n_rows < 64 and n_items == p_items == k_items
     scale = max(g.abs().max().item() for g in nodes.values())
     assert scale > 1e-6
-    for name, g in nodes.items():
-        torch.testing.assert_close(paths[name], g, rtol=1e-6, atol=1e-6 * scale)
-        torch.testing.assert_close(packed[name], g, rtol=1e-6, atol=1e-6 * scale)
+    for other in (paths, packed):
+        torch.testing.assert_close(other, nodes, rtol=1e-6, atol=1e-6 * scale)
 
 
 def test_an_empty_buffer_skips_the_update_and_says_so(make_trainer, caplog):
@@ -204,4 +208,92 @@ def test_an_empty_buffer_skips_the_update_and_says_so(make_trainer, caplog):
     assert trainer.state.global_step == 3
     assert not moved(trainer, before)
     assert "no segment of this generation batch has an advantage" in caplog.text
-    assert all(row["credit/rows"] == 0 and row["credit/rows_missing"] == 1 for row in steps_of(trainer))
+    for row in steps_of(trainer):
+        assert row["credit/rows"] == 0 and row["credit/rows_missing"] == 1
+        assert row["credit/groups_without_signal"] == row["credit/nodes_zero_advantage"] == 1.0
+
+
+# Training with segments
+
+
+@pytest.mark.parametrize(("form", "rows"), [("value", 16), ("advantage", 0)])
+def test_a_value_of_zero_is_a_row_of_the_value_form(trained, form, rows):
+    """Its tokens count in the mean over all tokens, where a node without advantage is left out."""
+    process = {"process_reward_weight": 1.0, "process_reward_best_of": 4, "process_reward_form": form}
+    trainer = trained(**TREE, **process, reward_funcs=lambda completions, **kwargs: [0.0] * len(completions))
+    assert [row["credit/rows"] for row in steps_of(trainer)] == [rows, rows]
+
+
+# Passes for π_old
+
+
+REPLAY = {**TREE, "tree_branching": [4, 3, 3], "tree_segment_length": 2, "replay_iterations": 3, "replay_cap": 8}
+
+
+@pytest.mark.parametrize(("kind", "form"), [*((kind, "nodes") for kind in PACKED_MODELS), ("qwen3", "paths")])
+def test_packed_passes_give_what_plain_rows_have(make_trainer, tiny_model, kind, form):
+    model = model_of(CONFIG_MAPPING[kind](**{**QWEN3, "initializer_range": 0.2}), tiny_model)
+    pair = CreditConfig, scripted(CreditTrainer, model)
+    trainer = make_trainer(
+        pair,
+        reward_funcs=lambda completions, **kwargs: [len(text) / 7 for text in completions],
+        tree_rows=form,
+        **REPLAY,
+    )
+    assert trainer.forest.can_pack
+    trees = trainer.forest.plan([{"prompt": prompt} for prompt in ("1+1=", "23+45=6-") for _ in range(8)]).trees
+    logps = {}
+    for trainer.forest.can_pack in (False, True):
+        logps[trainer.forest.can_pack] = [row.behavior_logps for row in trainer.forest._new_rows(trees)]
+    assert len(logps[True]) == len(logps[False]) > 10
+    for packed, plain in zip(logps[True], logps[False], strict=True):
+        assert packed == pytest.approx(plain, rel=1e-6, abs=2e-6) and max(plain) < 0
+
+
+# Replay
+
+
+def test_new_rows_of_a_mixed_batch_are_computed_where_the_engines_are_not_kept(make_trainer):
+    trainer = segment_helpers.with_engine(
+        make_trainer(**{**REPLAY, "tree_segment_length": 1, "replay_cap": 2}), segment_helpers.RecordingEngine()
+    )
+    segment_helpers.counts_on(trainer)
+    planned = plans(trainer)
+    first, mixed = generation_batch(trainer), generation_batch(trainer)
+    assert "old_per_token_logps" not in first
+    is_old = torch.tensor([[row.birth < planned[1].iteration] for row in planned[1].rows])
+    inside = mixed["segment_ids"] >= 0
+    expected = trainer.engine.behavior_logps(mixed).masked_fill(is_old, -0.5)  # the engine's, of whatever token
+    torch.testing.assert_close(mixed["old_per_token_logps"][inside], expected[inside])
+    assert (is_old & inside).any() and (~is_old & inside).any()
+
+
+@pytest.mark.parametrize("form", ["nodes", "packed"])
+def test_replayed_rows_keep_the_policy_that_sampled_them(make_trainer, form):
+    sizes = {**TREE, "num_generations": 4, "per_device_train_batch_size": 8, "max_steps": 4, "learning_rate": 3e-2}
+    trainer = make_trainer(**sizes, tree_rows=form, replay_iterations=4, replay_cap=2, token_mask="probability")
+    planned, kept = plans(trainer), segment_helpers.batches(trainer)
+    trainer.train()
+    for row, logp in zip(planned[0].rows[: planned[0].n_real], kept[0]["old_per_token_logps"], strict=False):
+        # what is stored with a new row is what TRL computes for it
+        assert row.behavior_logps == pytest.approx(logp[: len(row.completion_ids)].tolist(), abs=1e-5)
+    rows = steps_of(trainer)
+    assert rows[0]["credit/replay/age"] == 0 and max(row["credit/replay/age"] for row in rows) > 0
+    # under the final weights, log-probabilities differ from the stored π_old, since the weights have moved
+    last = kept[-1]
+    with torch.no_grad():
+        now = trainer.engine.behavior_logps(last)
+    mask = last["completion_mask"] * last["tool_mask"]
+    gaps = ((now - last["old_per_token_logps"]).abs() * mask).amax(1)[mask.sum(1) > 0]
+    assert gaps.max() > 0.05
+
+
+def test_a_batch_without_a_boundary_says_so(make_trainer, caplog):
+    trainer = make_trainer(**CHAIN, token_mask="probability", probability_threshold=1e-9)
+    calls = engine_calls(trainer)
+    with caplog.at_level("WARNING"):
+        output = generation_batch(trainer)
+    assert "no boundary" in caplog.text and "probability_threshold" in caplog.text
+    assert len(calls) == 1 and not output["advantages"].any()
+    trainer.current_gradient_accumulation_steps = 1
+    assert trainer.compute_loss(trainer.model, output).item() == 0.0  # its normaliser would be 0

@@ -8,11 +8,14 @@ import pytest
 import segment_helpers
 import torch
 from datasets import Dataset
+from peft import LoraConfig, PeftModel
 from segment_helpers import CHAIN, TREE, RecordingEngine, counts_on, engine_calls, generation_batch, plans, with_engine
 from tiny_models import tiny_qwen3
+from transformers import GenerationConfig
 from warm_start import make_tokenizer
 
 from trl_credit import CreditConfig, CreditTrainer
+from trl_credit.trainer.engine_calls import prefilled_once
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +155,7 @@ def test_engine_log_probabilities_travel_with_the_rows(make_trainer, tmp_path, f
     settings = {**TREE, "tree_branching": [2, 2, 2], "tree_segment_length": 1, "replay_iterations": 3, "replay_cap": 1}
     # trees keep the product over a segment, also where weights are per turn
     settings |= {"importance": "turn_token" if form == "nodes" else "token", "tree_rows": form}
-    trainer = with_engine(make_trainer(**settings), engine)
-    trainer.vllm_importance_sampling_correction, trainer.vllm_importance_sampling_mode = True, mode
-    trainer.vllm_importance_sampling_clip_min, trainer.vllm_importance_sampling_clip_max = 0.0, 1e9
+    trainer = with_engine(make_trainer(**settings), engine, correction=mode)
     counts_on(trainer)
     kept = plans(trainer)
     outputs = [generation_batch(trainer) for _ in range(2)]
@@ -187,3 +188,99 @@ def test_a_response_cut_by_the_context_did_not_end(make_trainer):
     assert [trainer.engine.remaining_budget(4, written) for written in (0, 2)] == [3, 1]
     output = generation_batch(trainer)
     assert not output["advantages"].any()  # −7 − (−7), and no reward of the response's own
+
+
+# π_old from the engine, and TRL's correction for the engine with every weight
+
+
+@pytest.mark.parametrize("correction", [None, "sequence_mask"])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_the_engines_log_probabilities_as_behavior_policy(make_trainer, correction, aligned):
+    batches = {}
+    for kind in ("recomputed", "sampler"):
+        trainer = make_trainer("s_trace", beta=0.1, num_iterations=1 if aligned else 2)
+        with_engine(trainer, RecordingEngine(), correction=correction).args.behavior_logps = kind
+        calls = segment_helpers.passes(trainer)
+        batches[kind] = generation_batch(trainer), len(calls)
+    recomputed, sampler = batches["recomputed"], batches["sampler"]
+    mask = sampler[0]["completion_mask"].bool()
+    assert (sampler[0]["old_per_token_logps"][mask] == -0.5).all()
+    assert sampler[1] == 0  # the reference is another model
+    assert recomputed[1] == (0 if aligned and not correction else 1)
+    torch.testing.assert_close(sampler[0]["ref_per_token_logps"], recomputed[0]["ref_per_token_logps"])
+    if correction:
+        assert (sampler[0]["importance_sampling_ratio"] == 1).all()
+        assert (recomputed[0]["importance_sampling_ratio"] != 1).any()
+
+
+@pytest.mark.parametrize("correction", [None, "sequence_mask"])
+def test_what_the_engine_does_not_know_is_computed(make_trainer, correction):
+    trainer = make_trainer("s_trace", beta=0.0)
+    with_engine(trainer, RecordingEngine(unknown_at=1), correction=correction).args.behavior_logps = "sampler"
+    calls = segment_helpers.passes(trainer)
+    old = generation_batch(trainer)["old_per_token_logps"]
+    assert len(calls) == 1
+    assert (old[:, 0] == -0.5).all() and (old[:, 1] < -0.5).any() and old.isfinite().all()
+
+
+def test_what_the_engine_does_not_know_of_packed_rows_is_computed_with_their_branches(make_trainer):
+    """This pass comes before the batch has the columns that its branches see."""
+    rows = {"tree_segment_length": 1, "num_generations": 2, "per_device_train_batch_size": 4}
+    trainer = with_engine(make_trainer(**{**TREE, **rows}, tree_rows="packed"), RecordingEngine(unknown_at=1))
+    trainer.args.behavior_logps = "sampler"
+    counts_on(trainer)
+    output = generation_batch(trainer)
+    unknown = output["sampling_per_token_logps"].isnan() & (output["segment_ids"] >= 0)
+    assert unknown.any()
+    computed = trainer.engine.behavior_logps(output)
+    torch.testing.assert_close(output["old_per_token_logps"][unknown], computed[unknown])
+
+
+# A prefix that is continued several times is read once by transformers, and continued as before
+
+
+PREFIXES = [[3, 4, 5, 6, 7, 8], [5], [9, 8, 7, 6, 5, 4, 3, 3, 4], [4, 4, 4]]
+
+
+def continued(trainer, *, n=3, prefixes=PREFIXES, **settings) -> tuple[list[list[int]], list[tuple[int, ...]]]:
+    """Token ids of continuations, and the shapes of the passes that they took."""
+    shapes = []
+    inner = trainer.model.get_base_model() if isinstance(trainer.model, PeftModel) else trainer.model
+    handle = inner.register_forward_pre_hook(
+        lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    for name, value in settings.items():
+        setattr(trainer.generation_config, name, value)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        continuations = trainer.engine.continue_prefixes(prefixes, n=n, budgets=[6, 2, 6, 5][: len(prefixes)])
+    handle.remove()
+    assert "generate" not in vars(trainer.model)
+    return [continuation.ids for continuation in continuations], shapes
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_a_prefix_is_read_once_and_continued_as_before(make_trainer, adapter):
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    trainer = make_trainer(**CHAIN, trainer_kwargs={"peft_config": lora} if adapter else {})
+    once, shapes = continued(trainer)
+    assert shapes[:3] == [(4, 8), (12, 1), (12, 1)]
+    trainer.engine.prefills_once = False
+    each, plain = continued(trainer)
+    assert plain[:2] == [(12, 9), (12, 1)]
+    assert once == each and len({tuple(ids) for ids in once}) > 6
+    assert len(shapes) == len(plain) + 1
+
+
+def test_what_cannot_be_read_once_is_read_as_before(make_trainer):
+    trainer = make_trainer(**CHAIN)
+    assert continued(trainer, n=1)[1][0] == (4, 9)
+    assert continued(trainer, prefixes=[[5], [6]])[1][0] == (6, 1)  # nothing before the last token
+    assert continued(trainer, cache_implementation="static")[1][0] == (12, 9)
+    widths, ids = [], torch.tensor([[3, 4], [5, 6]])  # two prompts, not one twice
+    trainer.model.register_forward_pre_hook(
+        lambda module, args, kwargs: widths.append(kwargs["input_ids"].size(1)), with_kwargs=True
+    )
+    with prefilled_once(trainer.model, n=2):
+        trainer.model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=GenerationConfig())
+    assert widths[:2] == [2, 1]

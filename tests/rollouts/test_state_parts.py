@@ -38,12 +38,11 @@ def credit_of(trainer, length: int) -> torch.Tensor:
 
 @pytest.fixture
 def make_chain(make_trainer):
-    def make(reward_funcs=None, **settings):
+    def make(reward_funcs, **settings):
         settings = {**CHAIN, "segmentation": "fixed_length", "segment_length": SEGMENT, **settings}
         settings |= {"rollouts_per_state": ROLLOUTS, "per_device_train_batch_size": ROWS, "num_generations": ROWS}
         settings |= {"num_segments": None, "max_completion_length": 100_000}
-        reward = {} if reward_funcs is None else {"reward_funcs": reward_funcs}
-        trainer = make_trainer(**reward, **settings)
+        trainer = make_trainer(reward_funcs=reward_funcs, **settings)
         trainer.model.train()
         trainer.model.config.max_position_embeddings = 200_000
         trainer.engine.continue_prefixes = drawn

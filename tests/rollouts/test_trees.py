@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from trl_credit import SPOTreeConfig
+from trl_credit.credit.segments import best_of_value
 from trl_credit.credit.trees import sibling_advantage
 from trl_credit.rollouts.tree import (
     Continuation,
@@ -125,6 +126,7 @@ def test_process_reward():
     root = credit([[1, 0], [1, 1]], **best_of_four, process_reward_form="value").root
     assert root.children[1].children[0].advantage == pytest.approx(1.0)  # V(child), though it has no advantage
     assert root.children[0].advantage == pytest.approx(0.5 + 5 * (best[0.5] - best[0.75]))
+    assert best_of_value(torch.tensor([0.25]), best_of=1) == 0.25
     with pytest.raises(ValueError, match="reward_range"):
         credit([[-2, 0], [1, 1]], process_reward_weight=5.0)
     # values that are not known, and those that a mean rounds
@@ -144,17 +146,6 @@ def credited(rows):
     return sorted(tokens)
 
 
-@given(shapes(st.sampled_from([0, 1]), max_leaves=20))
-@settings(max_examples=80)
-def test_node_rows_and_path_rows_credit_the_same_tokens_once(shape):
-    tree = credit(shape)
-    nodes, paths = training_rows(tree), training_rows(tree, form="paths")
-    assert credited(nodes) == credited(paths)
-    assert len(paths) <= len(nodes) == sum(node.advantage != 0 for node in tree.root.walk())
-    assert sum(lengths(paths)) <= sum(lengths(nodes))
-    assert len(credited(nodes)) == len({(context, token) for context, token, _ in credited(nodes)})
-
-
 def credited_in_packed(rows):
     """As `credited`, with the context that `visible_until` leaves of each row."""
     credit = []
@@ -172,10 +163,13 @@ def credited_in_packed(rows):
 
 @given(shapes(st.sampled_from([0, 1]), max_leaves=20), st.integers(1, 5))
 @settings(max_examples=120)
-def test_packed_rows_credit_the_same_tokens_once(shape, max_rows):
+def test_all_forms_of_rows_credit_the_same_tokens_once(shape, max_rows):
     tree = credit(shape)
-    nodes, packed = training_rows(tree), packed_rows(tree, max_rows=max_rows)
-    assert credited(nodes) == credited_in_packed(packed)
+    nodes, paths, packed = training_rows(tree), training_rows(tree, form="paths"), packed_rows(tree, max_rows=max_rows)
+    assert credited(nodes) == credited(paths) == credited_in_packed(packed)
+    assert len(credited(nodes)) == len({(context, token) for context, token, _ in credited(nodes)})
+    assert len(paths) <= len(nodes) == sum(node.advantage != 0 for node in tree.root.walk())
+    assert sum(lengths(paths)) <= sum(lengths(nodes))
     assert len(packed) == min(max_rows, len(packed))
     if max_rows == 1 and packed:
         needed = {id(n): n for node in tree.root.walk() if node.advantage for n in node.path()}

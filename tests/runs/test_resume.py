@@ -9,6 +9,7 @@ import torch
 from processes import accelerate, run, start
 from safetensors.torch import load_file
 from torch.utils._pytree import tree_leaves
+from weight_helpers import untimed
 
 
 pytestmark = pytest.mark.slow
@@ -17,12 +18,6 @@ pytestmark = pytest.mark.slow
 def tensors_of(path: Path) -> list[torch.Tensor]:
     """All tensors of a file that torch saved, in order."""
     return [x for x in tree_leaves(torch.load(path, weights_only=False)) if isinstance(x, torch.Tensor)]
-
-
-def metrics_of(checkpoint: Path) -> list[dict]:
-    log = json.loads((checkpoint / "trainer_state.json").read_text())["log_history"]
-    timed = ("seconds", "time", "runtime", "per_second")
-    return [{k: v for k, v in row.items() if not any(word in k for word in timed)} for row in log]
 
 
 @pytest.mark.parametrize(
@@ -61,9 +56,10 @@ def test_killed_and_resumed_is_uninterrupted(tmp_path, layout, kind):
     for file in ("credit_state.json", "prompt_rates.jsonl"):
         assert (reference / file).read_bytes() == (resumed / file).read_bytes(), file
     assert (reference / "prompt_rates.jsonl").read_bytes().count(b"\n") > 6
-    assert metrics_of(reference) == metrics_of(resumed)
+    logs = [json.loads((path / "trainer_state.json").read_text())["log_history"] for path in (reference, resumed)]
+    assert untimed(logs[0]) == untimed(logs[1])
     optimizers = sorted(reference.glob("optimizer.pt")) + sorted(reference.glob("global_step6/*optim_states.pt"))
     assert optimizers
     for path in optimizers:
-        for ours, theirs in zip(tensors_of(resumed / path.relative_to(reference)), tensors_of(path), strict=True):
-            assert torch.equal(ours, theirs), path
+        ours = tensors_of(resumed / path.relative_to(reference))
+        torch.testing.assert_close(ours, tensors_of(path), rtol=0, atol=0, equal_nan=False)

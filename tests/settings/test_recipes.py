@@ -126,7 +126,7 @@ def test_a_row_parses_as_it_is_written(row):
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name)
-def test_about_is_complete_and_says_what_the_batch_is(row):
+def test_about_is_complete_and_has_the_batch_and_the_targets_of_the_paper(row):
     settings, about = resolved(row), row.about
     assert all(isinstance(about[key], str) and about[key] for key in TEXTS)
     assert all(type(about[key]) is int and about[key] > 0 for key in NUMBERS)
@@ -139,6 +139,9 @@ def test_about_is_complete_and_says_what_the_batch_is(row):
     assert divmod(steps * settings["num_iterations"], accumulation) == (updates, 0)
     # a group may not be torn apart on any process of the paper's layout, nor on the one process of the test above
     assert settings["per_device_train_batch_size"] * steps % settings["num_generations"] == 0
+    assert set(index.targets(row)) <= index.read_paper(row.folder)["rows"].keys()
+    assert index.targets(row) or row.about["target"] == index.NO_TARGET
+    assert index.targets(row) or "note" in row.about or not row.flags  # a variant of no paper says whose it is
 
 
 @pytest.mark.parametrize("row", ROWS, ids=name)
@@ -199,13 +202,6 @@ def test_settings_are_those_of_the_paper(paper):
                 if key not in row.flags:  # what the row is about
                     message = f"{name(row)}: {key} is {settings[key]}, {group['where']} has {value}"
                     assert settings[key] == value, message
-
-
-@pytest.mark.parametrize("row", ROWS, ids=name)
-def test_every_target_is_found_with_the_papers_numbers(row):
-    assert set(index.targets(row)) <= index.read_paper(row.folder)["rows"].keys()
-    assert index.targets(row) or row.about["target"] == index.NO_TARGET
-    assert index.targets(row) or "note" in row.about or not row.flags  # a variant of no paper says whose it is
 
 
 def test_the_index_is_what_the_yaml_says(capsys):

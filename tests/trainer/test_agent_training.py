@@ -7,11 +7,11 @@ import pytest
 import torch
 from agent_helpers import CALL, GRPO, PROMPT, WRONG, Bare
 from scripts import load_script
+from weight_helpers import same_weights
 from worker import kept
 
 from trl_credit import SPOChainConfig, SPOChainTrainer
 from trl_credit.demo import Calculator, StepCalculator, agent_dataset, agent_reward, demo_settings
-from trl_credit.demo.agent import right_answer, right_call
 from trl_credit.loss import keys
 from trl_credit.observe.schema import read_shard, steps
 
@@ -63,8 +63,7 @@ def test_a_resumed_run_is_the_uninterrupted_one(make_agent, tmp_path):
     whole.train()
     other = make_agent(output_dir=str(tmp_path / "other"), **settings)
     other.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
-    for a, b in zip(whole.model.parameters(), other.model.parameters(), strict=True):
-        assert torch.equal(a, b)
+    assert same_weights(whole, other)
 
 
 def test_the_log_has_turns_tools_and_step_rewards(make_agent, command_said):
@@ -96,18 +95,13 @@ BY_TURNS = {"segmentation": "turns", "rollouts_per_state": 2, "algo": CHAIN, "en
 
 def test_values_are_those_of_conversations_continued_from_each_turn(make_agent):
     """Scripted: row 0 calls wrongly and recovers nothing; row 1 calls rightly. Two continuations from each turn."""
-    first, second, third = (right_call(letter, value) for letter, value in (("K", 3), ("B", 1), ("E", 2)))
-    calls = zip("KBE", (first, second, third), strict=True)
-    texts = [f"{letter}<call>calc op={call.op} x={call.x}</call><eos>" for letter, call in calls]
-    answer = right_answer("KBE3") + "<eos>"
-    assert (first, second, third) == (("-", 2), ("+", 1), ("-", 1)) and answer == "1<eos>"
     script = [
-        [texts[0], WRONG],  # the two responses
-        [answer, answer],
+        [CALL, WRONG],  # the two responses
+        ["1<eos>", "1<eos>"],
         # from the common start, and from the second turn of each: first turns of two continuations each
-        ["1<eos>", "7<eos>", "1<eos>", "1<eos>", texts[1], "0<eos>"],
+        ["1<eos>", "7<eos>", "1<eos>", "1<eos>", "B<call>calc op=+ x=1</call><eos>", "0<eos>"],
         # the fifth goes on
-        [texts[2]],
+        ["E<call>calc op=- x=1</call><eos>"],
         ["1<eos>"],
     ]
     trainer = make_agent(*script, rewards=agent_reward, **{**BY_TURNS, "environment": Calculator})

@@ -2,7 +2,6 @@
 
 import sys
 from collections import Counter
-from contextlib import contextmanager
 
 import accelerate.utils
 import pytest
@@ -50,18 +49,13 @@ class Counts(TorchDispatchMode, TrainerCallback):
 
     def placed(self, function, place):
         def inside(*args, **kwargs):
-            with self.at(place):
+            before, self.place = self.place, place
+            try:
                 return function(*args, **kwargs)
+            finally:
+                self.place = before
 
         return inside
-
-    @contextmanager
-    def at(self, place):
-        before, self.place = self.place, place
-        try:
-            yield
-        finally:
-            self.place = before
 
     def count(self, kind: str) -> None:
         if self.place is not None:
@@ -101,28 +95,23 @@ STATISTICS = (3, 0, 11)  # the width of all processes, and a gather of tokens
 BATCH |= {"clip_cov": STATISTICS, "kl_cov": STATISTICS}
 TEACHER = (1, 0, 22)  # ids of contexts and responses; with "success" a gather of lengths, and of the texts
 BATCH |= {"opd": TEACHER, "rlsd": TEACHER, "sdpo": (2, 1, 30)}
+THEIRS: dict = {}  # counts of TRL's own trainer, by setting
 BATCH_OF_OTHERS = (1, 0, 10)  # a gather of what the loss divides by, of groups, and of advantages for the table
-
-
-@pytest.fixture(scope="module")
-def of_trl():
-    """Counts of TRL's own trainer, by setting."""
-    return {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
-def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_path, monkeypatch, of_trl, algo):
+def test_calls_of_a_step_and_of_a_batch_beside_those_of_trl(make_trainer, tmp_path, monkeypatch, algo):
     """Tensors, objects, waits. On a device most waits of a batch are none: they are for what is on the CPU anyway."""
     rewards = {"reward_funcs": parity} if algo == "sdpo" else {}  # which needs right responses
     ours = make_trainer(algo, **OFF, **SIZES, **rewards)
     counts = counts_of(ours, monkeypatch)
     same = {name: getattr(ours.args, name) for name in OF_TRL}
     key = tuple(map(str, same.values()))
-    if key not in of_trl:
+    if key not in THEIRS:
         theirs = make_trainer((trl.GRPOConfig, trl.GRPOTrainer), output_dir=str(tmp_path / "theirs"), **SIZES, **same)
-        of_trl[key] = counts_of(theirs, monkeypatch)
-    more = {place: tuple(a - b for a, b in zip(counts[place], of_trl[key][place], strict=True)) for place in counts}
+        THEIRS[key] = counts_of(theirs, monkeypatch)
+    more = {place: tuple(a - b for a, b in zip(counts[place], THEIRS[key][place], strict=True)) for place in counts}
     bounds = {"step": STEP, "batch": BATCH.get(algo, BATCH_OF_OTHERS)}
     for place, bound in bounds.items():
         assert all(a <= b for a, b in zip(more[place], bound, strict=True)), (place, more, bound)

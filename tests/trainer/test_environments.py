@@ -174,17 +174,9 @@ class Odd(AtTheEnd):
     values = [1.0] * 5
 
 
-class NoTools:
-    """An environment that only sets the problem and rewards the answer."""
+class Scored:
+    """An environment without tools, which only sets the problem and rewards the answer."""
 
-    def reset(self, **row):
-        return None
-
-    def get_reward(self) -> float:
-        return 0.5
-
-
-class Scored(NoTools):
     step_rewards: list = []
 
     def reset(self, **row):

@@ -1,15 +1,19 @@
-"""Subclasses that override TRL's methods, as scripts for TRL do: what they return counts as in TRL."""
+"""Subclasses that override TRL's methods, and names of rewards: what they return counts as in TRL."""
 
 import functools
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 import trl
-from conftest import sums
+from conftest import count_a, sums
+from weight_helpers import same_weights, weights
 
 from trl_credit import ALGORITHMS, CreditConfig, CreditTrainer, STraceConfig, STraceTrainer
+from trl_credit.hub import write_model_card
 from trl_credit.loss import keys
 from trl_credit.rewards.steps import StepRewards
+from trl_credit.support.functions import unique_names
 
 
 def own_loss(self, model, inputs, **kwargs):
@@ -26,10 +30,6 @@ def with_penalty(loss):
         return loss(self, model, inputs) + 1e-3 * model.get_input_embeddings().weight.square().sum()
 
     return added
-
-
-def weights(trainer) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
 
 class Penalised(CreditTrainer):
@@ -49,9 +49,9 @@ def test_a_loss_that_adds_to_super_trains_as_in_trl(make_trainer):
     late._compute_loss = functools.partial(with_penalty(CreditTrainer._compute_loss), late)
     for trainer in (*trained, late):
         trainer.train()
-    assert not torch.equal(weights(late), weights(make_trainer("base", **settings)))
+    assert not same_weights(late, make_trainer("base", **settings))
     for ours in (trained[1], late):
-        assert torch.allclose(weights(trained[0]), weights(ours), atol=1e-6)
+        torch.testing.assert_close(weights(trained[0]), weights(ours), rtol=1e-5, atol=1e-6)
         assert sum("eval_loss" in row for row in ours.state.log_history) == 2
 
 
@@ -65,17 +65,27 @@ def never(completions, **columns):
     raise AssertionError("not asked")
 
 
-@pytest.mark.parametrize("on", ["class", "instance"])
-def test_rewards_without_super_are_the_rewards_as_in_trl(on, make_trainer):
+@pytest.mark.parametrize("kind", ["class", "instance", "super"])
+def test_rewards_of_an_override_train_as_in_trl(kind, make_trainer):
+    """Without super() no function is asked; with it the rewards are changed."""
     runs = []
     for config_class, base in ((trl.GRPOConfig, trl.GRPOTrainer), (CreditConfig, CreditTrainer)):
-        kind = type("Rewarded", (base,), {"_calculate_rewards": by_length} if on == "class" else {})
-        trainer = make_trainer((config_class, kind), reward_funcs=never)
-        if on == "instance":
+
+        def scaled(self, *args, base=base):
+            return 3.0 * base._calculate_rewards(self, *args) + 1.0
+
+        own = {"class": by_length, "super": scaled}
+        rewarded = type("Rewarded", (base,), {"_calculate_rewards": own[kind]} if kind in own else {})
+        sgd = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 1e6}  # a step shows the size of the gradient
+        reward = {"reward_funcs": count_a if kind == "super" else never, "scale_rewards": "none"}
+        trainer = make_trainer((config_class, rewarded), **reward, **sgd)
+        if kind == "instance":
             trainer._calculate_rewards = functools.partial(by_length, trainer)
         trainer.train()
-        runs.append((weights(trainer), [row["rewards/never/mean"] for row in trainer.state.log_history[:-1]]))
-    assert torch.allclose(runs[0][0], runs[1][0], atol=1e-6) and runs[0][1] == runs[1][1]
+        name = f"rewards/{reward['reward_funcs'].__name__}/mean"
+        runs.append((weights(trainer), [(row["reward"], row[name]) for row in trainer.state.log_history[:-1]]))
+    assert runs[0][1] == runs[1][1]
+    torch.testing.assert_close(runs[0][0], runs[1][0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("algo", ["ha_dw", "vine_ppo", "spo_chain", "spo_tree"])
@@ -91,21 +101,6 @@ def test_rewards_without_super_count_wherever_responses_are_scored(algo, make_tr
     trainer.train()
     assert len(seen) >= 1 + (algo in ("vine_ppo", "spo_chain")) and all(a == b for a, b in seen)
     assert 0.0 < trainer.state.log_history[0]["reward"] < 1.0
-
-
-def test_rewards_that_change_those_of_super_train_as_in_trl(make_trainer):
-    rewards = []
-    for config_class, base in ((trl.GRPOConfig, trl.GRPOTrainer), (CreditConfig, CreditTrainer)):
-
-        class Scaled(base):
-            def _calculate_rewards(self, *args):
-                return 3.0 * super()._calculate_rewards(*args) + 1.0
-
-        sgd = {"optim": "sgd", "learning_rate": 0.1, "max_grad_norm": 1e6}  # a step shows the size of the gradient
-        trainer = make_trainer((config_class, Scaled), scale_rewards="none", **sgd)
-        trainer.train()
-        rewards.append(([row["reward"] for row in trainer.state.log_history[:-1]], weights(trainer)))
-    assert rewards[0][0] == rewards[1][0] and torch.allclose(rewards[0][1], rewards[1][1], atol=1e-6)
 
 
 def halves(completions, **columns):
@@ -166,3 +161,68 @@ def test_these_overrides_may_do_without_super(settings, make_trainer):
     trainer.train()
     assert trainer.state.global_step == 2
     assert any("eval_loss" in row for row in trainer.state.log_history)
+
+
+# Names of rewards: those of TRL, and equal ones stay apart wherever rewards are shown
+
+
+def share(completions, scale=1.0, **columns):
+    return [scale * sum(c in "abc" for c in text[:4]) / 4 for text in completions]
+
+
+async def waits(completions, **columns):
+    return share(completions)
+
+
+class Pattern:
+    def __init__(self, name=None, scale=1.0):
+        self.scale = scale
+        if name is not None:
+            self.__name__ = name
+
+    def __call__(self, completions, **columns):
+        return share(completions, self.scale)
+
+    def method(self, completions, **columns):
+        return share(completions)
+
+
+@functools.wraps(share)
+def wrapped(*args, **kwargs):
+    return share(*args, **kwargs)
+
+
+def renamed(completions, **columns):
+    return share(completions)
+
+
+renamed.__wrapped__ = share
+KINDS = [share, wrapped, renamed, waits, Pattern(), Pattern("vowels"), Pattern().method, functools.partial(share)]
+
+
+def test_rewards_have_the_names_that_trl_gives_them(make_trainer):
+    pairs = (trl.GRPOConfig, trl.GRPOTrainer), (CreditConfig, CreditTrainer)
+    kinds = [*KINDS, lambda completions, **columns: share(completions)]
+    stock, ours = (make_trainer(pair, reward_funcs=kinds) for pair in pairs)
+    assert ours.reward_func_names == unique_names(stock.reward_func_names)
+
+
+def test_rewards_of_one_name_stay_apart_wherever_they_are_shown(make_trainer, tmp_path):
+    def share_2(completions, **columns):
+        return [10.0] * len(completions)
+
+    functions = [share, functools.partial(share, scale=3.0), share_2, Pattern("share", 5.0)]
+    names = ["share", "share_3", "share_2", "share_4"]
+    settings = {"log_completions": True, "log_credit": 1, "difficulty": "hard", "difficulty_reward": ["share_3"]}
+    trainer = make_trainer("base", reward_funcs=functions, reward_range=[0.0, 3.0], max_steps=1, **settings)
+    trainer.train()
+    row = trainer.state.log_history[0]
+    means = [row[f"rewards/{name}/mean"] for name in names]
+    assert means == pytest.approx([means[0], 3 * means[0], 10.0, 5 * means[0]]) and means[0] > 0
+    assert list(trainer.functions["reward_funcs"]) == names
+    table = pq.read_table(tmp_path / "run" / "completions" / "completions_00001.parquet").to_pydict()
+    assert all(b == pytest.approx(3 * a) for a, b in zip(table["share"], table["share_3"], strict=True))
+    logged = "".join(path.read_text() for path in (tmp_path / "run" / "credit_log").glob("*.jsonl"))
+    assert all(f'"{name}"' in logged for name in names)
+    card = write_model_card(trainer, name="mine").with_name("recipe.yaml").read_text()
+    assert all(f"# reward: {name}\n" in card for name in names)

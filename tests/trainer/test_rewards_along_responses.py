@@ -22,20 +22,11 @@ def texts_of(trainer, rows):
     return trainer.processing_class.batch_decode(rows, skip_special_tokens=True)
 
 
-def value_of(text: str, k: int) -> float:
-    """A reward of step k that differs between most texts."""
-    return (sum(map(ord, text)) * (k + 3)) % 17 / 17
-
-
 def per_character(completions, **kwargs):
     """A step after every second character, and one at the end."""
     ends = [sorted({*range(2, len(text), 2), len(text)} - {0}) for text in completions]
-    return [[(end, value_of(x, k)) for k, end in enumerate(of)] for x, of in zip(completions, ends, strict=True)]
-
-
-def batches_of(trainer):
-    """Trains. The generation batches, each with what TRL got of it."""
-    return [(batch, data) for batch, data, _ in observed(trainer)]
+    numbers = [sum(map(ord, text)) for text in completions]  # which differ between most texts
+    return [[(end, n * (k + 3) % 17 / 17) for k, end in enumerate(of)] for n, of in zip(numbers, ends, strict=True)]
 
 
 def placed(trainer, ids, size=4):
@@ -70,7 +61,7 @@ def test_advantages_are_the_closed_form_at_the_sampled_tokens(make_trainer, algo
     more = {} if algo != "ha_dw" else {"difficulty_reward": ["per_character"], "reward_range": [0.0, 4.0]}
     settings = {"returns": "to_go", "step_gamma": 0.5, "step_baseline": baseline, **more}
     trainer = make_trainer(algo, reward_funcs=per_character, **SMALL, **settings)
-    for batch, data in batches_of(trainer):
+    for batch, data, _ in observed(trainer):
         places, rewards, steps = placed(trainer, batch.batch.completion_ids)
         own = returns_to_go(rewards, gamma=0.5, steps=steps)
         wanted_k = to_go_advantages(own, baseline=baseline, num_generations=4, steps=steps)
@@ -84,7 +75,7 @@ def test_advantages_are_the_closed_form_at_the_sampled_tokens(make_trainer, algo
 
 def test_differences_of_scores(make_trainer):
     trainer = make_trainer(reward_funcs=per_character, returns="difference", max_steps=1, **SMALL)
-    (batch, data), *_ = batches_of(trainer)
+    (batch, data, _), *_ = observed(trainer)
     ids = batch.batch.completion_ids
     scored = per_character(texts_of(trainer, ids))
     places, values, _ = placed(trainer, ids)
@@ -106,7 +97,7 @@ def turn_values(prompts, completions, completion_ids, **kwargs):
 
 def test_turns_and_tools(make_trainer):
     """Rows of the rollout: turns of two tokens around two tokens of a tool, and of four tokens without."""
-    ((batch, data),) = batches_of(make_trainer("s_trace", reward_funcs=turn_values, **WITH_TOOLS))
+    ((batch, data, _),) = observed(make_trainer("s_trace", reward_funcs=turn_values, **WITH_TOOLS))
     rewards = torch.tensor([[i + 1.0, 10.0 * (i + 1) if i % 2 == 0 else 0.0] for i in range(8)], dtype=torch.float64)
     steps = torch.tensor([2, 1] * 4)
     wanted = to_go_advantages(returns_to_go(rewards, gamma=1.0, steps=steps), num_generations=4, steps=steps)
@@ -124,7 +115,7 @@ def test_steps_that_end_in_a_tools_result_belong_to_the_turn_before(make_trainer
     def mine(completions, **kwargs):
         return [StepRewards([3 if i % 2 == 0 else 2], [1.0], unit="token") for i in range(len(completions))]
 
-    ((_, data),) = batches_of(make_trainer(reward_funcs=mine, **WITH_TOOLS))
+    ((_, data, _),) = observed(make_trainer(reward_funcs=mine, **WITH_TOOLS))
     shown = data[keys.STEP_REWARDS].nan_to_num(nan=0.0)
     assert shown[0].tolist()[:6] == [0, 1, 0, 0, 0, 0] and shown[1].tolist()[:4] == [0, 1, 0, 0]
 
@@ -135,7 +126,7 @@ def test_a_value_per_token_leaves_tools_out(make_trainer):
     def mine(completions, completion_ids, **kwargs):
         return [[float(k + i) for k in range(len(ids))] for i, ids in enumerate(completion_ids)]
 
-    ((batch, _),) = batches_of(make_trainer(reward_funcs=mine, step_gamma=0.5, **WITH_TOOLS))
+    ((batch, _, _),) = observed(make_trainer(reward_funcs=mine, step_gamma=0.5, **WITH_TOOLS))
     assert batch.batch.rewards.tolist() == [(0 + 1 + 4 + 5 + 4 * i) if i % 2 == 0 else (6 + 4 * i) for i in range(8)]
     values = [[0, 1, 4, 5] if i % 2 == 0 else [0, 1, 2, 3] for i in range(8)]
     rewards = torch.tensor([[x + i for x in row] for i, row in enumerate(values)], dtype=torch.float64)
@@ -157,7 +148,7 @@ def test_steps_after_a_truncated_response_keep_their_reward(make_trainer):
         return [StepRewards([1, 4], [float(i), 100.0], unit="turn") for i in range(len(completions))]
 
     trainer = make_trainer(reward_funcs=mine, **WITH_TOOLS | {"trainer_kwargs": {"rollout_func": cut}})
-    ((batch, data),) = batches_of(trainer)
+    ((batch, data, _),) = observed(trainer)
     assert batch.batch.rewards.tolist() == [100.0 + i for i in range(8)]
     shown = data[keys.STEP_REWARDS].nan_to_num(nan=0.0)
     assert shown[2, 1] == 2.0 and shown[2, 5] == 100.0 and shown[1, 3] == 101.0
@@ -173,10 +164,10 @@ def test_chains_add_the_advantages_of_their_segments(make_trainer):
     batches = []
     for algo, returns, more in (("spo_chain", "outcome", chain), ("spo_chain", "to_go", chain), ("base", "to_go", {})):
         settings = {"returns": returns, "seed": 3, "max_steps": 1, **SMALL, **more}
-        batches += batches_of(make_trainer(algo, reward_funcs=per_character, **settings))
-    segments, both, plain = (batch.advantages for batch, _ in batches)
+        batches += observed(make_trainer(algo, reward_funcs=per_character, **settings))
+    segments, both, plain = (batch.advantages for batch, *_ in batches)
     assert torch.allclose(both, segments + plain, atol=1e-5)
-    first, *others = (data[keys.COMPLETION_IDS] for _, data in batches)
+    first, *others = (data[keys.COMPLETION_IDS] for _, data, _ in batches)
     assert all(torch.equal(ids, first) for ids in others)
 
 
@@ -195,7 +186,7 @@ def test_groups_with_equal_sums_have_signal_by_their_advantages(make_trainer, gr
     settings = WITH_TOOLS | {"trainer_kwargs": {"rollout_func": long_enough}, "max_steps": 2}
     settings |= {"group_signal": "advantage"} if groups != "keep" else {}
     trainer = make_trainer(reward_funcs=at_different_places, groups=groups, step_baseline="response", **settings)
-    for batch, data in batches_of(trainer):
+    for batch, data, _ in observed(trainer):
         assert batch.credited.all() and keys.RETURNS not in data
         # R = 1 before the reward, 0 after it; leave-one-out of whole returns is 1
         first, second = batch.advantages[0].tolist(), batch.advantages[1].tolist()

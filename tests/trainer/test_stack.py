@@ -40,29 +40,24 @@ def test_lora_trains_the_adapter_alone(make_trainer, algo):
 @pytest.mark.slow
 @pytest.mark.parametrize("algo", NAMES)
 def test_gradient_checkpointing_changes_nothing(trained, tmp_path, algo):
-    models = []
-    for on in (False, True):
-        settings = {"max_steps": 1, "output_dir": str(tmp_path / str(on)), "optim": "sgd"}
-        trainer = trained(algo, gradient_checkpointing=on, **settings)
-        models.append(dict(trainer.model.named_parameters()))
-    torch.testing.assert_close(*models, rtol=0, atol=1e-7)
+    settings = {"max_steps": 1, "optim": "sgd"}
+    runs = [trained(algo, gradient_checkpointing=on, output_dir=str(tmp_path / f"{on}"), **settings) for on in (0, 1)]
+    torch.testing.assert_close(*map(weights, runs), rtol=0, atol=1e-7)
+
+
+# the eager backend: everything of torch.compile but the code it would generate
+COMPILED = {"torch_compile": True, "torch_compile_backend": "eager"}
+FASTER = [(algo, {"bf16": True, "num_iterations": 2}) for algo in NAMES]
+FASTER += [(algo, COMPILED) for algo in ("s_trace", "spo_tree")]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("algo", NAMES)
-def test_bfloat16_autocast(trained, algo):
-    trainer = trained(algo, bf16=True, max_steps=2, num_iterations=2)
+@pytest.mark.parametrize(("algo", "settings"), FASTER)
+def test_bfloat16_autocast_and_compiled_models(trained, algo, settings):
+    trainer = trained(algo, **settings)
     check_finite(trainer)
+    assert len(steps_of(trainer)) == 2 // trainer.args.num_iterations
     assert all(p.dtype == torch.float32 and p.isfinite().all() for p in trainer.model.parameters())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("algo", ["s_trace", "spo_tree"])
-def test_torch_compile(trained, algo):
-    # the eager backend: everything of torch.compile but the code it would generate
-    trainer = trained(algo, torch_compile=True, torch_compile_backend="eager", max_steps=2)
-    check_finite(trainer)
-    assert len(steps_of(trainer)) == 2
 
 
 @pytest.mark.slow
@@ -70,11 +65,7 @@ def test_torch_compile(trained, algo):
 def test_a_mixture_of_experts_keeps_its_auxiliary_loss(make_trainer, tiny_model, algo):
     model = with_tokenizer(tiny_qwen3_moe(AutoTokenizer.from_pretrained(tiny_model)), tiny_model)
     config_class, trainer_class = trl_credit.ALGORITHMS[algo]
-
-    def constant(completions, **kwargs):
-        return [1.0] * len(completions)
-
-    reward = constant if algo == "s_trace" else distinct
+    reward = (lambda completions, **kwargs: [1.0] * len(completions)) if algo == "s_trace" else distinct
     pair = config_class, scripted(trainer_class, model)
     trainer = make_trainer(pair, reward_funcs=reward, max_steps=1, beta=0.0)
     before = weights(trainer)

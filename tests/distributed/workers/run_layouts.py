@@ -6,7 +6,6 @@ the same on every layout of processes, differ in length, and are quick to make. 
 
 import hashlib
 import json
-from collections import Counter
 from pathlib import Path
 
 import torch
@@ -67,18 +66,28 @@ def continue_once(prefixes, *, n, budgets, **others):
     return [Continuation(draw(p, i, budget), None) for p, budget in pairs for i in range(n)]
 
 
-class Scripted(CreditTrainer):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.engine._continue_once = continue_once
+def scripted(trainer_class, model=None, *, is_ragged=True):
+    """A trainer class whose responses follow from their prompts; `model` replaces the given one. If they are ragged,
+    most are short, and some reach the limit."""
 
-    def _generate_single_turn(self, prompt_ids, *args, **kwargs):
-        requests: Counter[tuple] = Counter()
-        responses = []
-        for ids in prompt_ids:
-            responses.append(draw(list(ids), requests[tuple(ids)], self.max_completion_length))
-            requests[tuple(ids)] += 1
-        return responses, None
+    class Scripted(trainer_class):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **(kwargs if model is None else kwargs | {"model": model}))
+            if hasattr(self, "engine"):
+                self.engine._continue_once = continue_once
+
+        def _generate_single_turn(self, prompt_ids, *args, **kwargs):
+            seen, sampled = {}, []
+            for ids in map(tuple, prompt_ids):
+                seen[ids] = seen.get(ids, -1) + 1
+                is_long = not is_ragged or (sum(ids) + seen[ids]) % 3 == 0
+                sampled.append(draw(list(ids), seen[ids], self.max_completion_length if is_long else 2 + sum(ids) % 5))
+            return sampled, None
+
+    return Scripted
+
+
+Scripted = scripted(CreditTrainer, is_ragged=False)
 
 
 class PoisonedScript(Poisoned, Scripted):

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import run_agent
 import torch
-from transformers import TrainerCallback
-from worker import QUIET, kept, logged, print_result, size_of, trainer_of
+from worker import QUIET, Watch, kept, logged, print_result, size_of, trainer_of
 
 from trl_credit import CreditConfig, CreditTrainer, STraceTrainer
 from trl_credit.demo import demo_reward, demo_settings
@@ -95,21 +94,6 @@ def run(part: str, case: str, folder: str) -> None:
     )
 
 
-class Steps(TrainerCallback):
-    """Counts passes with a gradient, and sums parameters, in every step."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.model, self.passes, self.parameters = model, [0], []
-        model.register_forward_pre_hook(self.see)
-
-    def see(self, *args: object) -> None:
-        self.passes[-1] += torch.is_grad_enabled()
-
-    def on_step_end(self, *args: object, **kwargs: object) -> None:
-        self.passes.append(0)
-        self.parameters.append(size_of(self.model))
-
-
 def run_skipping(folder: str) -> None:
     for skip in ("off", "auto"):
         calls = []
@@ -126,12 +110,12 @@ def run_skipping(folder: str) -> None:
         sizes |= {"steps_per_generation": 4, "max_completion_length": 16, "learning_rate": 1e-3, "weight_decay": 0.1}
         knobs = {"length_sort": "off", "skip_zero_advantage": skip}
         trainer = trainer_of(CreditTrainer, reward, f"{folder}/{skip}", **sizes, **knobs)
-        steps = Steps(trainer.accelerator.unwrap_model(trainer.model))
-        trainer.add_callback(steps)
+        watch = Watch(trainer)
         trainer.train()
         rows = [row for row in trainer.state.log_history if "credit/skipped_updates" in row]
         shares = [row.get("credit/skipped_micro_batches") for row in rows]
-        print_result(part="skip", case=skip, passes=steps.passes[:8], parameters=steps.parameters, shares=shares)
+        parameters = [sum(p.double().abs().sum().item() for p in step.values()) for step in watch.parameters]
+        print_result(part="skip", case=skip, passes=watch.passes[:8], parameters=parameters, shares=shares)
 
 
 def run_logging(folder: str) -> None:

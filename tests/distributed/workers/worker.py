@@ -14,6 +14,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
+from transformers import TrainerCallback
 
 from trl_credit.demo import demo_dataset, demo_model_path
 
@@ -53,6 +54,36 @@ def kept(owner: Any, name: str) -> list[Any]:
     results, method = [], getattr(owner, name)
     setattr(owner, name, lambda *args, **kwargs: results.append(method(*args, **kwargs)) or results[-1])
     return results
+
+
+class Watch(TrainerCallback):
+    """Keeps the shape of every forward pass, and gradients, parameters and passes with a gradient of every step."""
+
+    def __init__(self, trainer) -> None:
+        self.model = trainer.model
+        self.gradients: list[dict[str, torch.Tensor]] = []
+        self.parameters: list[dict[str, torch.Tensor]] = []
+        self.shapes: list[tuple[bool, tuple[int, ...]]] = []
+        self.passes = [0]
+        reference = getattr(trainer, "ref_model", None)
+        for model in [self.model, *([] if reference is None else [reference])]:
+            model.register_forward_pre_hook(self.see, with_kwargs=True)
+        trainer.add_callback(self)
+
+    def see(self, module, args, kwargs) -> None:
+        self.shapes.append((torch.is_grad_enabled(), tuple(kwargs["input_ids"].shape)))
+        self.passes[-1] += torch.is_grad_enabled()
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        named = self.model.named_parameters()
+        self.gradients.append({name: p.grad.clone() for name, p in named if p.grad is not None})
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.passes.append(0)
+        self.parameters.append({name: p.detach().clone() for name, p in self.model.named_parameters()})
+
+    def tokens(self, *, trained: bool) -> int:
+        return sum(shape[0] * shape[1] for grad, shape in self.shapes if grad == trained)
 
 
 def parity(completions: list[str], **kwargs: Any) -> list[float]:
