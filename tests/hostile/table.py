@@ -16,7 +16,7 @@ import pytest
 HERE = Path(__file__).parent
 PAGE = HERE.parents[1] / "docs" / "reliability.md"
 OUTCOMES = ("refused", "survived")
-_TABLE = re.compile(r"(?<=<!-- hostile -->\n).*?(?=<!-- /hostile -->)", re.DOTALL)
+_PLACE = re.compile(r"(?<=<!-- hostile -->\n).*?(?=<!-- /hostile -->)", re.DOTALL)
 
 
 class Counted:
@@ -41,26 +41,26 @@ class Counted:
         elif report.when == "call" and "hostile" in properties:
             self.passed[tuple(properties["hostile"])] += int(properties.get("tried", 1))
 
-    def table(self) -> str:
-        rows = ["| what was tried | tries | refused, with the fix | survived |", "|---|---|---|---|"]
-        totals = Counter()
-        for kind in dict.fromkeys(kind for kind, _ in sorted(self.passed)):
-            refused, survived = (self.passed[kind, outcome] for outcome in OUTCOMES)
-            totals.update(refused=refused, survived=survived)
-            rows.append(f"| {kind} | {refused + survived:,} | {refused:,} | {survived:,} |")
-        rows.append(f"| all | {totals.total():,} | {totals['refused']:,} | {totals['survived']:,} |")
-        return "\n".join(rows) + "\n"
+    def sentence(self) -> str:
+        """How many tries there were, in all and of each kind, the most frequent first."""
+        of_outcome, of_kind = Counter(), Counter()
+        for (kind, outcome), count in self.passed.items():
+            of_outcome[outcome] += count
+            of_kind[kind] += count
+        kinds = ", ".join(f"{kind} ({count})" for kind, count in of_kind.most_common())
+        refused, survived = (f"{of_outcome[outcome]:,}" for outcome in OUTCOMES)
+        return f"Of {of_outcome.total():,} tries {refused} were refused and {survived} survived: {kinds}.\n"
 
 
 def main() -> int:
     counted = Counted()
     status = pytest.main(["-q", "-p", "no:warnings", "-m", "", str(HERE)], plugins=[counted])
     if status or counted.not_passed:
-        print(f"not passed: {', '.join(counted.not_passed)}: the table is left as it was")
+        print(f"not passed: {', '.join(counted.not_passed)}: the page is left as it was")
         return 1
     page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(_TABLE.sub(lambda _: counted.table(), page), encoding="utf-8")
-    print(counted.table())
+    PAGE.write_text(_PLACE.sub(lambda _: counted.sentence(), page), encoding="utf-8")
+    print(counted.sentence())
     return 0
 
 
