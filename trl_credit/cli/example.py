@@ -1,4 +1,11 @@
-"""`trl-credit example`: copies an example to a folder. Imports no torch."""
+"""
+Examples to start from.
+
+  trl-credit example                 lists them
+  trl-credit example sums [FOLDER]   copies one to a folder, ./sums by default, and says what to run
+"""
+
+# imports no torch
 
 import ast
 import shlex
@@ -11,17 +18,9 @@ from ..support.files import write_atomically
 from ..support.packaged import packaged_folder
 
 
-_HELP = """\
-Examples to start from.
-
-  trl-credit example                 lists them
-  trl-credit example sums [FOLDER]   copies one to a folder, ./sums by default, and says what to run
-"""
-
-
 def main(argv: list[str]) -> int:
     """The exit code 0. Raises `ValueError` for an unknown example or files that are there, `OSError` from the disk."""
-    parser = OneLineParser(prog="trl-credit example", description=_HELP, usage="%(prog)s …")
+    parser = OneLineParser(prog="trl-credit example", description=__doc__, usage="%(prog)s …")
     parser.add_argument("name", nargs="?", help="name of an example")
     parser.add_argument("folder", nargs="?", type=Path, help="a folder, which is made")
     args = parser.parse_args(argv)

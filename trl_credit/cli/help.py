@@ -1,4 +1,12 @@
-"""`trl-credit help`: lists the pages of the documentation, and prints one. Imports no torch."""
+"""
+Prints a page of the documentation.
+
+  trl-credit help              lists the pages
+  trl-credit help TOPIC        prints a page
+  trl-credit help COMMAND      prints `trl-credit COMMAND --help`, if no page has that name
+"""
+
+# imports no torch
 
 import re
 from importlib import import_module
@@ -11,20 +19,13 @@ from ..support.packaged import packaged_folder
 
 
 _PLACE = re.compile(r"<!-- table: (\w+) -->")  # of the section of an algorithm, or of another table
-_HELP = """\
-Prints a page of the documentation.
-
-  trl-credit help              lists the pages
-  trl-credit help TOPIC        prints a page
-  trl-credit help COMMAND      prints `trl-credit COMMAND --help`, if no page has that name
-"""
 
 
 def main(argv: list[str]) -> int:
     """The exit code 0. Raises `ValueError` for a topic that there is not."""
     from . import COMMANDS
 
-    parser = OneLineParser(prog="trl-credit help", description=_HELP, usage="%(prog)s …")
+    parser = OneLineParser(prog="trl-credit help", description=__doc__, usage="%(prog)s …")
     parser.add_argument("topic", nargs="?", help="name of a page")
     topic, known = parser.parse_args(argv).topic, pages()
     if topic is None:
