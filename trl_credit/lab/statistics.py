@@ -13,14 +13,7 @@ LEVEL = 0.95
 MAX_EXACT = 20  # problems that differ, up to which all sign patterns are enumerated
 _CELLS = 4_000_000  # resampled scores or signs in memory at once
 _DIGITS = 12  # scores are ratios: what differs later is rounding
-
-
-class Interval(NamedTuple):
-    """Interval of a mean score. `kind` is "bootstrap" or "wilson"."""
-
-    low: float
-    high: float
-    kind: str
+Interval = tuple[float, float, str]  # its ends, and its kind: "bootstrap" or "wilson"
 
 
 class Difference(NamedTuple):
@@ -124,8 +117,8 @@ def mean_interval(scores: Sequence[float], *, seed: int = 0) -> Interval:
     have.
     """
     if min(scores) == max(scores):
-        return Interval(*wilson_interval(scores[0], len(scores)), "wilson")
-    return Interval(*bootstrap_interval(scores, seed=seed), "bootstrap")
+        return (*wilson_interval(scores[0], len(scores)), "wilson")
+    return (*bootstrap_interval(scores, seed=seed), "bootstrap")
 
 
 def difference_interval(differences: Sequence[float], *, seed: int = 0) -> Interval:
@@ -140,8 +133,8 @@ def difference_interval(differences: Sequence[float], *, seed: int = 0) -> Inter
     """
     d, u = float(differences[0]), wilson_interval(0.0, len(differences))[1]
     if min(differences) == max(differences):
-        return Interval(d - u * (1 + d), d + u * (1 - d), "wilson")
-    return Interval(*bootstrap_interval(differences, seed=seed), "bootstrap")
+        return (d - u * (1 + d), d + u * (1 - d), "wilson")
+    return (*bootstrap_interval(differences, seed=seed), "bootstrap")
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> Difference:
