@@ -45,9 +45,8 @@ def main(argv: list[str]) -> int:
 def pages() -> dict[str, Path]:
     """The pages by name: those of the folder `docs`, and one for each algorithm, which may have several."""
     folder = packaged_folder("docs")
-    known = {
-        path.stem: path for path in [*folder.glob("*.md"), *folder.glob("algorithms/*.md")] if path.stem != "index"
-    }
+    paths = [*folder.glob("*.md"), *folder.glob("algorithms/*.md")]
+    known = {path.stem: path for path in paths if path.stem != "index"}
     sections = {name: path for path in known.values() for name in _PLACE.findall(path.read_text(encoding="utf-8"))}
     return {name: path for name, path in sections.items() if name in STEMS} | known
 

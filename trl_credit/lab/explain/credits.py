@@ -176,10 +176,8 @@ def _columns(
         log_weight_t = log_weight_of(config, credit, tokens)
         moved, total = travelled(log_weight_t, logp_t=tokens.logp_t, coefficient_t=size_t)
         horizon = (moved / total).item() if total > 0 else 0.0
-    columns |= {
-        "segment_ids": tokens.segment_ids if config.rollouts != "none" else None,
-        "credit": policy_credit(config, tokens, credit, factors=[] if reached_t is None else [reached_t]),
-    }
+    columns["segment_ids"] = tokens.segment_ids if config.rollouts != "none" else None
+    columns["credit"] = policy_credit(config, tokens, credit, factors=[] if reached_t is None else [reached_t])
     return {name: x.int() if x is not None and x.dtype == torch.bool else x for name, x in columns.items()}, horizon
 
 
