@@ -33,8 +33,8 @@ _ENGINE = ("tensor_parallel_size", "gpu_memory_utilization")
 _OF_STORED = ("compared", "models", "protocol", "sets", "output_dir", "rescore", "quiet", "trust_run", "metrics")
 
 
-def main(argv: list[str]) -> int:
-    """Runs an evaluation; returns the exit code. If it fails it ends in one line, with exit code 2 for wrong input and
+def main(argv: list[str]) -> None:
+    """Runs an evaluation. If it fails it ends in one line, with exit code 2 for wrong input and
     1 for a full disk. After an interruption (130, 143) the line names the command that resumes."""
     begin()
     from datasets import disable_progress_bars
@@ -55,7 +55,6 @@ def main(argv: list[str]) -> int:
             kept = f"the samples so far are kept; go on with: {stop.command(argv)}"
             print(f"\ninterrupted ({stop.cause}): {kept}", file=sys.stderr)
             raise SystemExit(stop.code) from None
-    return 0
 
 
 def _parse(argv: list[str]) -> Namespace:

@@ -18,8 +18,8 @@ from ..support.files import write_atomically
 from ..support.packaged import packaged_folder
 
 
-def main(argv: list[str]) -> int:
-    """The exit code 0. Raises `ValueError` for an unknown example or files that are there, `OSError` from the disk."""
+def main(argv: list[str]) -> None:
+    """Runs the command. Raises `ValueError` for an unknown example or files that are there, `OSError` from the disk."""
     parser = OneLineParser(prog="trl-credit example", description=__doc__, usage="%(prog)s …")
     parser.add_argument("name", nargs="?", help="name of an example")
     parser.add_argument("folder", nargs="?", type=Path, help="a folder, which is made")
@@ -30,7 +30,7 @@ def main(argv: list[str]) -> int:
     if args.name is None:
         rows = [f"  {name:<20}{_about(script)[0]}" for name, script in scripts.items()]
         print("\n".join(["trl-credit example NAME copies one:\n", *rows]))
-        return 0
+        return
     if args.name not in scripts:
         raise ValueError(f"there is no example {args.name!r}{choose(args.name, scripts)}")
     script, target = scripts[args.name], args.folder or Path(args.name)
@@ -41,7 +41,6 @@ def main(argv: list[str]) -> int:
         write_atomically(target / file.name, file.read_bytes())
     print(f"{target}/ has {', '.join(file.name for file in files)}. Next:\n")
     print(textwrap.indent(f"cd {shlex.quote(str(target))}\n{_about(script)[1]}", "  "))
-    return 0
 
 
 def _about(script: Path) -> tuple[str, str]:

@@ -21,8 +21,8 @@ from ..support.packaged import packaged_folder
 _PLACE = re.compile(r"<!-- table: (\w+) -->")  # of the section of an algorithm, or of another table
 
 
-def main(argv: list[str]) -> int:
-    """The exit code 0. Raises `ValueError` for a topic that there is not."""
+def main(argv: list[str]) -> None:
+    """Runs the command. Raises `ValueError` for a topic that there is not."""
     from . import COMMANDS
 
     parser = OneLineParser(prog="trl-credit help", description=__doc__, usage="%(prog)s …")
@@ -35,11 +35,10 @@ def main(argv: list[str]) -> int:
     elif topic in known:
         print(text_of(topic).rstrip())
     elif topic in COMMANDS:
-        return import_module(f".{topic}", __package__).main(["--help"])
+        import_module(f".{topic}", __package__).main(["--help"])
     else:
         meant = did_you_mean(topic, [*known, *COMMANDS]) or choose(topic, sorted(known))
         raise ValueError(f"there is no page {topic!r}{meant}")
-    return 0
 
 
 def pages() -> dict[str, Path]:

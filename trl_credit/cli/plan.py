@@ -34,8 +34,8 @@ _FLAGS = (
 )
 
 
-def main(argv: list[str]) -> int:
-    """Runs the command and returns the exit code 0. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
+def main(argv: list[str]) -> None:
+    """Runs the command. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
     begin()
     parser = OneLineParser(prog="trl-credit plan", description=__doc__, usage="%(prog)s [RECIPE …] [--flag value …]")
     for name, kind, text in _FLAGS:
@@ -85,7 +85,6 @@ def main(argv: list[str]) -> int:
         print(json.dumps(as_json(plan, shape, layout), indent=1, ensure_ascii=False))
     else:
         print(as_text(f"{PRESETS[choices.script.algo].name} on {name}", plan, shape, layout))
-    return 0
 
 
 def _gpus(argv: list[str]) -> int | None:

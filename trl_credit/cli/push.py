@@ -18,8 +18,8 @@ from ..support.errors import fail
 from ..support.startup import quiet_start
 
 
-def main(argv: list[str]) -> int:
-    """Pushes as the flags say, and returns the exit code 0.
+def main(argv: list[str]) -> None:
+    """Pushes as the flags say.
 
     Raises:
         SystemExit: 2 if nothing was sent, 1 if the Hub could not be reached or refused. After Ctrl-C the process ends
@@ -58,4 +58,3 @@ def main(argv: list[str]) -> int:
         os._exit(130)  # threads of the client would keep this process until the Hub answers
     for url in urls:
         print(f"pushed  {url}")
-    return 0

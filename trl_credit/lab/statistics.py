@@ -59,8 +59,7 @@ def welch_t(first: Sequence[float], second: Sequence[float]) -> TTest:
     a, b = np.round(first, _DIGITS), np.round(second, _DIGITS)
     n, test = min(a.size, b.size), None
     if n > 1 and not np.ptp(a) == np.ptp(b) == 0:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a sample without spread is no loss of precision
+        with warnings.catch_warnings(action="ignore"):  # a sample without spread is no loss of precision
             test = stats.ttest_ind(b, a, equal_var=False)
     return _t_test(float(b.mean() - a.mean()), test, n)
 
@@ -72,13 +71,11 @@ def _t_test(value: float, test: Any, n: int) -> TTest:
     return TTest(value, float(low), float(high), float(test.pvalue), n)
 
 
-def bootstrap_interval(
-    scores: Sequence[float] | np.ndarray, *, resamples: int = 10_000, seed: int = 0
-) -> tuple[float, float]:
+def bootstrap_interval(scores: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> tuple[float, float]:
     """95 % percentile bootstrap interval of the mean of scores, a point if all are equal: see [`mean_interval`].
 
     Args:
-        scores (`Sequence[float]` or `np.ndarray`):
+        scores (`Sequence[float]`):
             Scores of problems, shape (problems,), which are drawn with replacement. With few of them the interval is
             too narrow: with 30 its coverage is about 0.92.
         resamples (`int`, *optional*, defaults to 10,000):
