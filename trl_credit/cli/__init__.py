@@ -1,4 +1,5 @@
-"""The command `trl-credit`, also `python -m trl_credit`: one module with `main(argv) -> int` for each subcommand.
+"""The command `trl-credit`, also `python -m trl_credit`: one module with `main(argv)` for each subcommand, which
+returns an exit code, or `None` for 0.
 
 It may import all other subpackages, and none imports it.
 """
@@ -57,7 +58,7 @@ def _run(first: str, argv: list[str]) -> int:
     if first not in COMMANDS:
         print(f"error: trl-credit has no command {first!r}{choose(first, COMMANDS)}", file=sys.stderr)
         return 2
-    return import_module(f".{first}", __name__).main(argv[1:])
+    return import_module(f".{first}", __name__).main(argv[1:]) or 0
 
 
 def _help() -> str:

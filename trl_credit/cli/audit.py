@@ -60,10 +60,9 @@ def _parse(argv: list[str]) -> tuple[Namespace, list[str]]:
     add("--trust_run", action="store_true", help="run functions that RUN names")
     add("--output_dir", metavar="FOLDER", help="default: audit, in RUN's folder if it is given")
     run, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv)
-    args, flags = parser.parse_known_args(words)
+    args, flags = parser.parse_known_args(words, Namespace(run=run))
     if flags and not flags[0].startswith("--"):
         raise ValueError(f"{flags[0]!r} follows no flag: write --name before it, --help lists them")
-    args.run = run
     args.output_dir = args.output_dir or str(Path(args.run or "") / "audit")
     check_output_dir(Path(args.output_dir))
     return args, [*(_settings(args) if args.run else []), *flags, "--output_dir", args.output_dir]

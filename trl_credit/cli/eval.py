@@ -1,4 +1,13 @@
-"""`trl-credit eval`, and `examples/evaluate.py` with the same flags."""
+"""Evaluates models: pass@k, best@k, avg@k and maj@k with 95 % intervals, as a table, a JSON file and a figure.
+
+  trl-credit eval                                    the embedded model on the embedded task, no GPU needed
+  trl-credit eval --models Qwen/Qwen3-1.7B --protocol s_trace --backend vllm      by the protocol of a paper
+  trl-credit eval runs/a                             a run as it was trained, on problems that it did not train on
+  trl-credit eval runs/a runs/b --protocol s_trace   is the difference real? Interval, p-value, problems needed
+  trl-credit eval a/evaluation b/evaluation          the same from stored samples: no model is loaded
+
+The same command resumes an interrupted evaluation.
+"""
 
 import os
 import sys
@@ -13,17 +22,7 @@ from ..support.signals import StopSignals
 from ..support.startup import begin, prepare_process
 
 
-PROGRAM = ["trl-credit", "eval"]
-_HELP = """\
-Evaluates models: pass@k, best@k, avg@k and maj@k with 95 % intervals, as a table, a JSON file and a figure.
-
-  trl-credit eval                                    the embedded model on the embedded task, no GPU needed
-  trl-credit eval --models Qwen/Qwen3-1.7B --protocol s_trace --backend vllm      by the protocol of a paper
-  trl-credit eval runs/a                             a run as it was trained, on problems that it did not train on
-  trl-credit eval runs/a runs/b --protocol s_trace   is the difference real? Interval, p-value, problems needed
-  trl-credit eval a/evaluation b/evaluation          the same from stored samples: no model is loaded
-
-The same command resumes an interrupted evaluation."""
+PROGRAM = ["trl-credit", "eval"]  # `examples/evaluate.py` has the same flags
 _CHANGES = ("samples", "temperature", "max_new_tokens", "max_context", "top_p", "top_k", "metrics")
 # arguments of `evaluate` that are flags of the same name; those of the task replace what a run says
 _TASK = ("sets", "prompt_style", "reward", "data_dir", "max_problems", "trust_remote_code")
@@ -34,8 +33,8 @@ _ENGINE = ("tensor_parallel_size", "gpu_memory_utilization")
 _OF_STORED = ("compared", "models", "protocol", "sets", "output_dir", "rescore", "quiet", "trust_run", "metrics")
 
 
-def main(argv: list[str]) -> int:
-    """Runs an evaluation; returns the exit code. If it fails it ends in one line, with exit code 2 for wrong input and
+def main(argv: list[str]) -> None:
+    """Runs an evaluation. If it fails it ends in one line, with exit code 2 for wrong input and
     1 for a full disk. After an interruption (130, 143) the line names the command that resumes."""
     begin()
     from datasets import disable_progress_bars
@@ -56,14 +55,13 @@ def main(argv: list[str]) -> int:
             kept = f"the samples so far are kept; go on with: {stop.command(argv)}"
             print(f"\ninterrupted ({stop.cause}): {kept}", file=sys.stderr)
             raise SystemExit(stop.code) from None
-    return 0
 
 
 def _parse(argv: list[str]) -> Namespace:
     """Parses the flags, and checks that they fit together. `sampling` are those that are set and act on sampling."""
     from ..lab.evaluation import PROTOCOLS
 
-    parser = OneLineParser(prog=" ".join(PROGRAM), description=_HELP)
+    parser = OneLineParser(prog=" ".join(PROGRAM), description=__doc__)
     add = parser.add_argument
     add("compared", nargs="*", metavar="MODEL", help="runs, models or evaluations, each compared with the first")
     add("--models", nargs="+", help="folders or Hub names; 'demo' is the embedded model (default)")

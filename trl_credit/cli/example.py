@@ -1,4 +1,11 @@
-"""`trl-credit example`: copies an example to a folder. Imports no torch."""
+"""
+Examples to start from.
+
+  trl-credit example                 lists them
+  trl-credit example sums [FOLDER]   copies one to a folder, ./sums by default, and says what to run
+"""
+
+# imports no torch
 
 import ast
 import shlex
@@ -11,17 +18,9 @@ from ..support.files import write_atomically
 from ..support.packaged import packaged_folder
 
 
-_HELP = """\
-Examples to start from.
-
-  trl-credit example                 lists them
-  trl-credit example sums [FOLDER]   copies one to a folder, ./sums by default, and says what to run
-"""
-
-
-def main(argv: list[str]) -> int:
-    """The exit code 0. Raises `ValueError` for an unknown example or files that are there, `OSError` from the disk."""
-    parser = OneLineParser(prog="trl-credit example", description=_HELP, usage="%(prog)s …")
+def main(argv: list[str]) -> None:
+    """Runs the command. Raises `ValueError` for an unknown example or files that are there, `OSError` from the disk."""
+    parser = OneLineParser(prog="trl-credit example", description=__doc__, usage="%(prog)s …")
     parser.add_argument("name", nargs="?", help="name of an example")
     parser.add_argument("folder", nargs="?", type=Path, help="a folder, which is made")
     args = parser.parse_args(argv)
@@ -31,7 +30,7 @@ def main(argv: list[str]) -> int:
     if args.name is None:
         rows = [f"  {name:<20}{_about(script)[0]}" for name, script in scripts.items()]
         print("\n".join(["trl-credit example NAME copies one:\n", *rows]))
-        return 0
+        return
     if args.name not in scripts:
         raise ValueError(f"there is no example {args.name!r}{choose(args.name, scripts)}")
     script, target = scripts[args.name], args.folder or Path(args.name)
@@ -42,7 +41,6 @@ def main(argv: list[str]) -> int:
         write_atomically(target / file.name, file.read_bytes())
     print(f"{target}/ has {', '.join(file.name for file in files)}. Next:\n")
     print(textwrap.indent(f"cd {shlex.quote(str(target))}\n{_about(script)[1]}", "  "))
-    return 0
 
 
 def _about(script: Path) -> tuple[str, str]:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ..observe.schema import Shard
 
 
-def main(argv: list[str]) -> int:
-    """Runs the command and returns the exit code 0. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
+def main(argv: list[str]) -> None:
+    """Runs the command. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
     quiet_start()
     args = _parse(argv)
     source = args.rollouts
@@ -53,7 +53,6 @@ def main(argv: list[str]) -> int:
     if not any(any(response.get("credit") or ()) for one in explained for response in one.shard.responses):
         notes.insert(0, "No algorithm gives credit: the responses to each prompt have the same reward.")
     _show(output, f"{source}, by algorithm", explained, notes)
-    return 0
 
 
 def _parse(argv: list[str]) -> Namespace:

@@ -1,4 +1,12 @@
-"""`trl-credit help`: lists the pages of the documentation, and prints one. Imports no torch."""
+"""
+Prints a page of the documentation.
+
+  trl-credit help              lists the pages
+  trl-credit help TOPIC        prints a page
+  trl-credit help COMMAND      prints `trl-credit COMMAND --help`, if no page has that name
+"""
+
+# imports no torch
 
 import re
 from importlib import import_module
@@ -11,20 +19,13 @@ from ..support.packaged import packaged_folder
 
 
 _PLACE = re.compile(r"<!-- table: (\w+) -->")  # of the section of an algorithm, or of another table
-_HELP = """\
-Prints a page of the documentation.
-
-  trl-credit help              lists the pages
-  trl-credit help TOPIC        prints a page
-  trl-credit help COMMAND      prints `trl-credit COMMAND --help`, if no page has that name
-"""
 
 
-def main(argv: list[str]) -> int:
-    """The exit code 0. Raises `ValueError` for a topic that there is not."""
+def main(argv: list[str]) -> None:
+    """Runs the command. Raises `ValueError` for a topic that there is not."""
     from . import COMMANDS
 
-    parser = OneLineParser(prog="trl-credit help", description=_HELP, usage="%(prog)s …")
+    parser = OneLineParser(prog="trl-credit help", description=__doc__, usage="%(prog)s …")
     parser.add_argument("topic", nargs="?", help="name of a page")
     topic, known = parser.parse_args(argv).topic, pages()
     if topic is None:
@@ -34,19 +35,17 @@ def main(argv: list[str]) -> int:
     elif topic in known:
         print(text_of(topic).rstrip())
     elif topic in COMMANDS:
-        return import_module(f".{topic}", __package__).main(["--help"])
+        import_module(f".{topic}", __package__).main(["--help"])
     else:
         meant = did_you_mean(topic, [*known, *COMMANDS]) or choose(topic, sorted(known))
         raise ValueError(f"there is no page {topic!r}{meant}")
-    return 0
 
 
 def pages() -> dict[str, Path]:
     """The pages by name: those of the folder `docs`, and one for each algorithm, which may have several."""
     folder = packaged_folder("docs")
-    known = {
-        path.stem: path for path in [*folder.glob("*.md"), *folder.glob("algorithms/*.md")] if path.stem != "index"
-    }
+    paths = [*folder.glob("*.md"), *folder.glob("algorithms/*.md")]
+    known = {path.stem: path for path in paths if path.stem != "index"}
     sections = {name: path for path in known.values() for name in _PLACE.findall(path.read_text(encoding="utf-8"))}
     return {name: path for name, path in sections.items() if name in STEMS} | known
 

@@ -1,5 +1,12 @@
-"""`trl-credit plan RECIPE`: the size of a run before it starts. Loads no weights, needs no GPU, and imports no
-function that a recipe names."""
+"""Estimates the tokens and the memory of a run.
+
+  trl-credit plan s_trace/qwen3_4b_s_trace --accelerate_config zero2 --num_processes 2
+  trl-credit plan --algo spo_chain --model_name_or_path Qwen/Qwen3-1.7B --response_length 700 --segments 12
+
+RECIPE is the name or the file of a recipe. All flags of `trl-credit train` work too. The command reads the
+configuration of the model from its folder or from the cache of the Hub. For the models of the recipes it has a table.
+For other models, give --parameters, --layers and --hidden_size. It loads no weights and needs no GPU.
+"""
 
 import json
 import os
@@ -12,15 +19,6 @@ from ..support.packaged import accelerate_settings
 from ..support.startup import begin, prepare_process
 
 
-_HELP = """\
-Estimates the tokens and the memory of a run.
-
-  trl-credit plan s_trace/qwen3_4b_s_trace --accelerate_config zero2 --num_processes 2
-  trl-credit plan --algo spo_chain --model_name_or_path Qwen/Qwen3-1.7B --response_length 700 --segments 12
-
-RECIPE is the name or the file of a recipe. All flags of `trl-credit train` work too. The command reads the
-configuration of the model from its folder or from the cache of the Hub. For the models of the recipes it has a table.
-For other models, give --parameters, --layers and --hidden_size. It loads no weights and needs no GPU."""
 # flag, type, help
 _FLAGS = (
     ("num_processes", int, "GPUs (default: those of --accelerate_config, else the recipe's, else 1)"),
@@ -36,10 +34,10 @@ _FLAGS = (
 )
 
 
-def main(argv: list[str]) -> int:
-    """Runs the command and returns the exit code 0. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
+def main(argv: list[str]) -> None:
+    """Runs the command. Raises `ValueError`, `OSError` or `ImportError` for wrong input."""
     begin()
-    parser = OneLineParser(prog="trl-credit plan", description=_HELP, usage="%(prog)s [RECIPE …] [--flag value …]")
+    parser = OneLineParser(prog="trl-credit plan", description=__doc__, usage="%(prog)s [RECIPE …] [--flag value …]")
     for name, kind, text in _FLAGS:
         parser.add_argument(f"--{name}", type=kind, help=text)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
@@ -87,7 +85,6 @@ def main(argv: list[str]) -> int:
         print(json.dumps(as_json(plan, shape, layout), indent=1, ensure_ascii=False))
     else:
         print(as_text(f"{PRESETS[choices.script.algo].name} on {name}", plan, shape, layout))
-    return 0
 
 
 def _gpus(argv: list[str]) -> int | None:

@@ -1,4 +1,12 @@
-"""`trl-credit push`, and the main function of `examples/push.py`."""
+"""Pushes a trained model to the Hub, for the first time or again after a push that failed.
+
+  trl-credit push runs/s_trace --repo_id me/s-trace --private
+
+Sends the model, its tokenizer, card, plots, recipe and evaluation in one commit. Checkpoints, logs and
+`training_args.bin` stay on disk. --with_rollouts also sends the rollout log. It becomes a data set (REPO_ID-rollouts)
+with the texts of your data, and a static Space (REPO_ID-credit) with its page. Log in first with `hf auth login`, or
+set HF_TOKEN.
+"""
 
 import os
 import sys
@@ -10,20 +18,8 @@ from ..support.errors import fail
 from ..support.startup import quiet_start
 
 
-_HELP = """\
-Pushes a trained model to the Hub, for the first time or again after a push that failed.
-
-  trl-credit push runs/s_trace --repo_id me/s-trace --private
-
-Sends the model, its tokenizer, card, plots, recipe and evaluation in one commit. Checkpoints, logs and
-`training_args.bin` stay on disk. --with_rollouts also sends the rollout log. It becomes a data set (REPO_ID-rollouts)
-with the texts of your data, and a static Space (REPO_ID-credit) with its page. Log in first with `hf auth login`, or
-set HF_TOKEN.
-"""
-
-
-def main(argv: list[str]) -> int:
-    """Pushes as the flags say, and returns the exit code 0.
+def main(argv: list[str]) -> None:
+    """Pushes as the flags say.
 
     Raises:
         SystemExit: 2 if nothing was sent, 1 if the Hub could not be reached or refused. After Ctrl-C the process ends
@@ -35,7 +31,7 @@ def main(argv: list[str]) -> int:
     from ..lab.viewer.on_hub import push_with_rollouts
     from ..lab.viewer.runs import read_run
 
-    parser = OneLineParser(prog="trl-credit push", description=_HELP)
+    parser = OneLineParser(prog="trl-credit push", description=__doc__)
     parser.add_argument("folder", help="folder that training wrote: weights, config, tokenizer, README.md")
     parser.add_argument("--repo_id", required=True, help="user/name, or only the name")
     parser.add_argument("--private", action="store_true", help="make it private; refuse a repository that is public")
@@ -62,4 +58,3 @@ def main(argv: list[str]) -> int:
         os._exit(130)  # threads of the client would keep this process until the Hub answers
     for url in urls:
         print(f"pushed  {url}")
-    return 0

@@ -1,4 +1,14 @@
-"""`trl-credit recipes`: lists, searches and prints recipes. Imports no torch."""
+"""
+Settings of the papers' runs, for `trl-credit train --config NAME`.
+
+  trl-credit recipes                       lists all recipes
+  trl-credit recipes gspo 4b               lists the recipes that contain all of these words
+  trl-credit recipes show NAME             prints the YAML of a recipe, with its comments
+  trl-credit recipes show NAME --resolved  prints all its settings, with those of its `base` files
+  trl-credit recipes path NAME             prints the path of its file
+"""
+
+# imports no torch
 
 import shutil
 import textwrap
@@ -10,20 +20,9 @@ from ..settings.parser import OneLineParser
 from ..settings.recipes import SFT, VARIANTS, Recipe, find_recipe, meant_recipe, search
 
 
-_HELP = """\
-Settings of the papers' runs, for `trl-credit train --config NAME`.
-
-  trl-credit recipes                       lists all recipes
-  trl-credit recipes gspo 4b               lists the recipes that contain all of these words
-  trl-credit recipes show NAME             prints the YAML of a recipe, with its comments
-  trl-credit recipes show NAME --resolved  prints all its settings, with those of its `base` files
-  trl-credit recipes path NAME             prints the path of its file
-"""
-
-
 def main(argv: list[str]) -> int:
     """The exit code: 0, or 1 if nothing was found. Raises `ValueError` or `OSError` for wrong input."""
-    parser = OneLineParser(prog="trl-credit recipes", description=_HELP, usage="%(prog)s …")
+    parser = OneLineParser(prog="trl-credit recipes", description=__doc__, usage="%(prog)s …")
     parser.add_argument("words", nargs="*", metavar="WORD", help="words to search for, or show NAME, or path NAME")
     parser.add_argument("--resolved", action="store_true", help="with show: all settings, in one file")
     args = parser.parse_args(argv)

@@ -21,8 +21,8 @@ from ..support.errors import choose
 from ..support.files import inside, write_atomically
 
 
-def main(argv: list[str]) -> int:
-    """Runs the command and returns the exit code 0. Raises `ValueError` or `OSError` for wrong input."""
+def main(argv: list[str]) -> None:
+    """Runs the command. Raises `ValueError` or `OSError` for wrong input."""
     parser = OneLineParser(prog="trl-credit view", description=__doc__)
     add = parser.add_argument
     what = "folder of a run, a file of its log (credit_log/step-….jsonl), or another file; several, or NAME=RUN"
@@ -57,7 +57,7 @@ def main(argv: list[str]) -> int:
         from ..lab.viewer.terminal import print_response
 
         print_response(there[0], by_name[name], scaled_by=shards)
-        return 0
+        return
     start = {"step": first} | {key: by_name[name][key] for key in ("group", "index")}
     title = run_title(run) if len(runs) == 1 else ", ".join(runs)
     write_atomically(output, build_page(shards, title=title, start=start, note=note))
@@ -68,7 +68,6 @@ def main(argv: list[str]) -> int:
         print(note)
     if args.open and not webbrowser.open(output.resolve().as_uri()):
         print(f"no browser was found: open {output} in one")
-    return 0
 
 
 def check_output(path: str | Path) -> Path:

@@ -13,14 +13,7 @@ LEVEL = 0.95
 MAX_EXACT = 20  # problems that differ, up to which all sign patterns are enumerated
 _CELLS = 4_000_000  # resampled scores or signs in memory at once
 _DIGITS = 12  # scores are ratios: what differs later is rounding
-
-
-class Interval(NamedTuple):
-    """Interval of a mean score. `kind` is "bootstrap" or "wilson"."""
-
-    low: float
-    high: float
-    kind: str
+Interval = tuple[float, float, str]  # its ends, and its kind: "bootstrap" or "wilson"
 
 
 class Difference(NamedTuple):
@@ -66,8 +59,7 @@ def welch_t(first: Sequence[float], second: Sequence[float]) -> TTest:
     a, b = np.round(first, _DIGITS), np.round(second, _DIGITS)
     n, test = min(a.size, b.size), None
     if n > 1 and not np.ptp(a) == np.ptp(b) == 0:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a sample without spread is no loss of precision
+        with warnings.catch_warnings(action="ignore"):  # a sample without spread is no loss of precision
             test = stats.ttest_ind(b, a, equal_var=False)
     return _t_test(float(b.mean() - a.mean()), test, n)
 
@@ -79,13 +71,11 @@ def _t_test(value: float, test: Any, n: int) -> TTest:
     return TTest(value, float(low), float(high), float(test.pvalue), n)
 
 
-def bootstrap_interval(
-    scores: Sequence[float] | np.ndarray, *, resamples: int = 10_000, seed: int = 0
-) -> tuple[float, float]:
+def bootstrap_interval(scores: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> tuple[float, float]:
     """95 % percentile bootstrap interval of the mean of scores, a point if all are equal: see [`mean_interval`].
 
     Args:
-        scores (`Sequence[float]` or `np.ndarray`):
+        scores (`Sequence[float]`):
             Scores of problems, shape (problems,), which are drawn with replacement. With few of them the interval is
             too narrow: with 30 its coverage is about 0.92.
         resamples (`int`, *optional*, defaults to 10,000):
@@ -124,8 +114,8 @@ def mean_interval(scores: Sequence[float], *, seed: int = 0) -> Interval:
     have.
     """
     if min(scores) == max(scores):
-        return Interval(*wilson_interval(scores[0], len(scores)), "wilson")
-    return Interval(*bootstrap_interval(scores, seed=seed), "bootstrap")
+        return (*wilson_interval(scores[0], len(scores)), "wilson")
+    return (*bootstrap_interval(scores, seed=seed), "bootstrap")
 
 
 def difference_interval(differences: Sequence[float], *, seed: int = 0) -> Interval:
@@ -140,8 +130,8 @@ def difference_interval(differences: Sequence[float], *, seed: int = 0) -> Inter
     """
     d, u = float(differences[0]), wilson_interval(0.0, len(differences))[1]
     if min(differences) == max(differences):
-        return Interval(d - u * (1 + d), d + u * (1 - d), "wilson")
-    return Interval(*bootstrap_interval(differences, seed=seed), "bootstrap")
+        return (d - u * (1 + d), d + u * (1 - d), "wilson")
+    return (*bootstrap_interval(differences, seed=seed), "bootstrap")
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float], *, seed: int = 0) -> Difference:

@@ -18,9 +18,6 @@ logger = get_logger(__name__)  # logs on the main process only; the metrics are 
 PATIENCE = 5  # consecutive generation batches, or updates, before the warning: a single one may be chance
 UPDATES = 10  # whose mean share of noise decides about a selector: the share of a single update may be chance
 LEAST_SHARE = 0.2
-_NO_SIGNAL = "nothing to learn from in {} generation batches"
-_NO_END = "no response ended in {} generation batches"
-_NO_GRADIENT = "the gradient was exactly 0 in {} updates"
 _NO_END_CAUSES = (
     "Usual causes: the limit is too low (raise it), the model cannot end a response (check eos_token_id and the chat "
     "template), its text never ends (a lower temperature, other prompts)."
@@ -85,7 +82,9 @@ class NoSignalWarning(TrainerCallback):
 
     def on_train_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:
         self._last: _Batches | None = None
-        self._signal, self._end, self._gradient = map(_Symptom, (_NO_SIGNAL, _NO_END, _NO_GRADIENT))
+        self._signal = _Symptom("nothing to learn from in {} generation batches")
+        self._end = _Symptom("no response ended in {} generation batches")
+        self._gradient = _Symptom("the gradient was exactly 0 in {} updates")
         self._shares: list[float] = []
 
     def on_step_begin(self, args: CreditConfig, state: Any, control: Any, **kwargs: Any) -> None:

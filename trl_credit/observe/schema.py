@@ -96,7 +96,7 @@ def prompt_text(prompt: str | list[dict[str, Any]] | None) -> str:
 
 def exact_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of a row of a data set that JSON holds exactly, in at most 10,000 characters each."""
-    texts = {n: json.dumps(_rounded(value), default=repr) for n, value in row.items()}
+    texts = {n: json.dumps(rounded(value), default=repr) for n, value in row.items()}
     # compared as text, since == fails for arrays
     return {n: row[n] for n, text in texts.items() if len(text) <= 10_000 and repr(json.loads(text)) == repr(row[n])}
 
@@ -193,14 +193,15 @@ def _is_node(node: object, place: int) -> bool:
 
 def _encoded(entry: dict[str, Any]) -> str:
     # JSON may hold half of a surrogate pair and UTF-8 may not: it becomes a question mark
-    return json.dumps(_rounded(entry), ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
+    return json.dumps(rounded(entry), ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
+    """A value for JSON: numbers with 6 significant digits, `None` for NaN and infinity, keys as text."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {str(name): _rounded(item) for name, item in value.items()}
+        return {str(name): rounded(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_rounded(item) for item in value] if {float, dict, list, tuple} & set(map(type, value)) else value
+        return [rounded(item) for item in value] if {float, dict, list, tuple} & set(map(type, value)) else value
     return value

@@ -58,11 +58,7 @@ class Choices(NamedTuple):
 
 
 def _read(
-    argv: list[str],
-    protocols: Protocols,
-    program: dict[str, str],
-    flags: Collection[str] = (),
-    lacks: Collection[str] = (),
+    argv: list[str], protocols: Protocols, program: dict[str, str], flags: Collection[str], lacks: Collection[str]
 ) -> tuple[argparse.Namespace, list[str], dict[str, Any], FlagParser, list[Exception]]:
     """The value of every field, before a configuration is built from them, the names of the fields that were set, the
     settings of the files, the parser, and the errors in names of fields and flags."""
@@ -150,7 +146,7 @@ def inactive_settings(argv: list[str], *, lacks: Collection[str] = ()) -> list[s
     missing = {name for name in lacks if {name, f"no_{name}"} & own}
     for name in missing:
         argv = without_flag(without_flag(argv, name), f"no_{name}")
-    read_values, names, _, parser, _ = _read(argv, {}, {}, lacks=lacks)
+    read_values, names, _, parser, _ = _read(argv, {}, {}, (), lacks)
     values = vars(read_values)
     settings = {name: values[name] for name in names if name in values}
     return sorted({*settings, *missing} - active_part(settings, values, knobs_of(parser.classes[2])).keys())

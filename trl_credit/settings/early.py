@@ -44,10 +44,9 @@ def check_names(argv: list[str], *, flags: Collection[str] = ()) -> None:
     is_class = is_custom_function((config | typed).get("credit"))  # perhaps, with settings that only its file tells
     if not is_class:
         errors += [unknown_field(name, files[name], known) for name in config if name not in {*known, "env"}]
-    presets = list(STEMS)
-    algo = str((config | typed).get("algo", presets[0]))
-    if algo not in presets:
-        errors.append(unknown_algorithm(algo, presets, file=None if "algo" in typed else files.get("algo")))
+    algo = str((config | typed).get("algo", "grpo"))
+    if algo not in STEMS:
+        errors.append(unknown_algorithm(algo, STEMS, file=None if "algo" in typed else files.get("algo")))
     every = [*flags, *(f"--{name}" for name in known)]
     names = {spelled(flag) for flag in (*every, "--help", "--config")}
     unknown = [word for word in words if word.startswith("--") and spelled(word) not in names]

@@ -73,10 +73,8 @@ def read_files(argv: list[str]) -> tuple[dict[str, Any], dict[str, Any], dict[st
     """
     parser = OneLineParser(add_help=False, argument_default=argparse.SUPPRESS)
     parser.add_argument("--config", nargs="+", action="extend", default=[])
-    parser.add_argument("--algo")
-    parser.add_argument("--credit")
-    parser.add_argument("--model_name_or_path", "--model-name-or-path")
-    parser.add_argument("--dataset_name", "--dataset-name")
+    for name in ("algo", "credit", "model_name_or_path", "dataset_name"):
+        parser.add_argument(f"--{name}", f"--{name.replace('_', '-')}")
     parsed, rest = parser.parse_known_args(argv)
     typed = vars(parsed)
     return typed, *read_settings(typed.pop("config")), rest

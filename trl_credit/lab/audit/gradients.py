@@ -14,9 +14,6 @@ from ...trainer.engine import TrlEngine
 from ..explain.segments import batch_of
 
 
-SIZE = 2**17  # numbers of a projection
-
-
 class Projection:
     """A random map of gradients to `size` numbers.
 
@@ -33,7 +30,7 @@ class Projection:
             Seed of the signs.
     """
 
-    def __init__(self, model: nn.Module, *, size: int = SIZE, seed: int = 0) -> None:
+    def __init__(self, model: nn.Module, *, size: int = 2**17, seed: int = 0) -> None:
         self.size, self._seed = size, seed
         self._parameters = [x for x in model.parameters() if x.requires_grad]
 

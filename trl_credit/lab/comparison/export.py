@@ -37,9 +37,8 @@ def write_tables(tables: Mapping[str, Table], folder: Path) -> None:
         if not table.rows or len(table.head) < 2:
             continue
         path = inside(folder, TABLES) / name
-        frame = pd.DataFrame(list(table.rows), columns=unique_names(table.head)).map(
-            lambda text: " ".join(text.split())
-        )
+        frame = pd.DataFrame(list(table.rows), columns=unique_names(table.head))
+        frame = frame.map(lambda text: " ".join(text.split()))
         write_atomically(f"{path}.md", markdown_table(*table, right=True))
         latex = frame.to_latex(index=False, escape=True, column_format="l" + "r" * (len(table.head) - 1))
         write_atomically(f"{path}.tex", latex.translate(str.maketrans(_LATEX)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ...runs.checkpoints import checkpoint_step, checkpoints_of, last_checkpoint
+from ...runs.checkpoints import checkpoint_step, checkpoints_of, last_checkpoint, planned_steps
 from ...support.errors import one_line
 from ...support.files import read_json, write_atomically
 from .entries import Entry, Sweep, number
@@ -50,10 +50,8 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """Whether its last checkpoint is that of its last step."""
-        if self.checkpoint is None:
-            return False
-        state = read_json(self.checkpoint / "trainer_state.json")
-        return state["global_step"] >= state["max_steps"]
+        last = self.checkpoint
+        return last is not None and checkpoint_step(last) >= planned_steps(last)
 
     def command(self) -> list[str]:
         """The arguments of `trl-credit` that start or resume it."""

@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from ...runs.identity import differences, in_words
 from ...support.digests import json_text
@@ -108,7 +109,4 @@ def curve(group: Group, axis: str, *, points: int = 200) -> Curve:
 
 def smoothed(values: np.ndarray) -> np.ndarray:
     """The mean of each point and those before it, a twentieth of all points; of fewer at the start."""
-    ends = np.arange(1, len(values) + 1)
-    starts = np.maximum(ends - max(1, round(len(values) / 20)), 0)
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    return (sums[ends] - sums[starts]) / (ends - starts)
+    return pd.Series(values).rolling(max(1, round(len(values) / 20)), min_periods=1).mean().to_numpy()

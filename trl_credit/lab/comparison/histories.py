@@ -136,11 +136,9 @@ def make_history(
     Raises like [`read_history`].
     """
     rows = [row for row in state["log_history"] if "step_time" in row]  # rows of training, not of evaluations
-    ends, counts = [0.0], {name: [0.0] for name in AXES}
-    for row in rows:
-        for name, amount in _amounts(row, row["step"] - ends[-1], ends[-1], identity).items():
-            counts[name].append(counts[name][-1] + amount)
-        ends.append(float(row["step"]))
+    ends = [0.0, *(float(row["step"]) for row in rows)]
+    amounts = [_amounts(row, before=before, identity=identity) for row, before in zip(rows, ends, strict=False)]
+    counts = {name: np.cumsum([0.0, *(amount[name] for amount in amounts)]).tolist() for name in AXES}
     counts = {name: count for name, count in counts.items() if not math.isnan(count[-1])}
     points = [(row["step"], row[metric]) for row in state["log_history"] if _is_number(row.get(metric))]
     if not state["log_history"]:
@@ -156,14 +154,14 @@ def make_history(
     return History(folder, identity, values, axes, totals, int(state["max_steps"]), record or {}, norms=norms)
 
 
-def _amounts(row: Record, steps: float, before: float, identity: Record) -> dict[str, float]:
-    """What the optimizer steps of a log row add to each of `AXES`; NaN if the row lacks the number.
+def _amounts(row: Record, *, before: float, identity: Record) -> dict[str, float]:
+    """What the optimizer steps of a log row after step `before` add to each of `AXES`; NaN if the row lacks the number.
 
     A logged value is the mean over the steps, or the generation batches, since the previous row.
     """
-    rows, batch_rows = identity["batch_size"], identity["generation_batch_size"]
+    steps, rows, batch_rows = row["step"] - before, identity["batch_size"], identity["generation_batch_size"]
     share = rows / (batch_rows * identity["num_iterations"])  # generation batches per optimizer step
-    batches = math.ceil((before + steps) * share - 1e-9) - math.ceil(before * share - 1e-9)
+    batches = math.ceil(row["step"] * share - 1e-9) - math.ceil(before * share - 1e-9)
     prompts = batch_rows / identity["num_generations"]
     if "credit/groups/sampled" in row:  # refills sample more than the batch has
         prompts = _number(row, "credit/groups/sampled")

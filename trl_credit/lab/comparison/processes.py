@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from tqdm import tqdm
 from transformers import TrainerCallback
@@ -176,13 +177,9 @@ def _stop(processes: Sequence[subprocess.Popen]) -> None:
     """Sends SIGTERM, so that processes write their plots, and kills those that take too long."""
     for process in processes:
         process.terminate()
-    deadline = time.monotonic() + _PATIENCE
-    for process in processes:
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    for process in psutil.wait_procs(processes, timeout=_PATIENCE)[1]:
+        process.kill()
+        process.wait()
 
 
 def _lines(path: Path, start: int = 0) -> list[str]:

@@ -119,9 +119,10 @@ def _tables(results: Results) -> dict[str, Table]:
     """The tables by the stem of their files; those of the other scores under the names of `SCORES`."""
     scored = [run for run in results.content["runs"] if run["phase"] != TUNING]
     others = [k for k in SCORES if k != results.content["primary"] and all(run[k] is not None for run in scored)]
+    head = ["algorithm", "difference", INTERVAL, "seeds", results.content["baseline"], "mean"]  # without verdicts
     return {
         "verdict": verdict_table(results),
-        **{key: score_table(results, key) for key in others},
+        **{key: Table(head, [_numbers(row) for row in compare_results(results.content, key)]) for key in others},
         "sweep": sweep_table(results),
         "cost": _cost_table(results.groups, common_axes(results.groups)),
         "settings": _settings_table(results.content["settings"]),
@@ -138,12 +139,6 @@ def verdict_table(results: Results) -> Table:
         label, difference, interval, *means = _numbers(row)
         rows.append([label, verdict, difference, interval, *map(_p, (row.holm, row.p, row.flip_p)), *means])
     return Table([*head, results.content["baseline"], "mean"], rows)
-
-
-def score_table(results: Results, key: str) -> Table:
-    """The differences by another score, without verdicts."""
-    head = ["algorithm", "difference", INTERVAL, "seeds", results.content["baseline"], "mean"]
-    return Table(head, [_numbers(row) for row in compare_results(results.content, key)])
 
 
 def sweep_table(results: Results) -> Table:

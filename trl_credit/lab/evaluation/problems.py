@@ -19,7 +19,6 @@ from .judging import KEPT, custom_reward
 from .scores import level_name
 
 
-Prompt = str | list[dict[str, str]]  # a text, or messages
 DEMO_PROBLEMS, DEMO_SEED = 64, 1_000_003  # a seed that no training run has
 
 
@@ -99,7 +98,10 @@ def load_problems(name: str, tokenizer: PreTrainedTokenizerBase, options: Proble
         own_seed = int(sha256(f"{options.seed}/{label}/{problem_id}".encode())[:12], 16)
         ids = prompt_ids(tokenizer, prompt, **(options.chat_template_kwargs or {}))
         text = str(row.get("problem") or asked_in(prompt))
-        problems[problem_id] = Problem(problem_id, own_seed, ids, reference, _digest(prompt), text)
+        # messages as the plain text that a model without a chat template gets
+        plain = prompt if isinstance(prompt, str) else "\n\n".join(str(message["content"]) for message in prompt)
+        digest = sha256(plain.encode("utf-8", "surrogatepass"))[:16]
+        problems[problem_id] = Problem(problem_id, own_seed, ids, reference, digest, text)
     if reward is not None:
         custom_reward(reward, next(iter(problems.values())).reference)
     return list(problems.values())
@@ -130,9 +132,3 @@ def _test_rows(name: str, tokenizer: PreTrainedTokenizerBase, options: ProblemOp
         return load_prompts(name, data_dir=options.data_dir, split=split, tokenizer=tokenizer, **form)
     except ValueError as error:  # which names a flag of training
         raise ValueError(str(error).replace("--dataset_name", "--sets")) from error
-
-
-def _digest(prompt: Prompt) -> str:
-    # messages as the plain text that a model without a chat template gets
-    text = prompt if isinstance(prompt, str) else "\n\n".join(str(message["content"]) for message in prompt)
-    return sha256(text.encode("utf-8", "surrogatepass"))[:16]

@@ -102,15 +102,11 @@ def ha_dw_level(level: object) -> str:
     return {"1": "easy", "2": "mid", "3": "mid", "4": "hard", "5": "hard"}[match[1]]
 
 
-def _read_protocols() -> dict[str, dict[str, Protocol]]:
-    """The protocols by name and set."""
-    protocols = yaml.safe_load(Path(__file__).with_name("protocols.yaml").read_text(encoding="utf-8"))
-    for sets in protocols.values():
-        sets |= {name: Protocol(**{**fields, "metrics": tuple(fields["metrics"])}) for name, fields in sets.items()}
-    return protocols
-
-
-PROTOCOLS = _read_protocols()
+_TABLE = yaml.safe_load(Path(__file__).with_name("protocols.yaml").read_text(encoding="utf-8"))
+PROTOCOLS = {  # by name and set
+    name: {of: Protocol(**{**fields, "metrics": tuple(fields["metrics"])}) for of, fields in sets.items()}
+    for name, sets in _TABLE.items()
+}
 
 
 def find_protocol(name: str, set_name: str, **changes: Any) -> tuple[str, Protocol]:

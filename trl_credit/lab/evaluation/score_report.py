@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -176,13 +177,12 @@ def draw_rows(rows: Sequence[Row]) -> Figure:
                 series.setdefault(metric if of_one_run else row["model"][-32:], []).append((x, score))
         for label, points in series.items():
             points.sort(key=lambda point: point[0])
-            value, low, high = ([100 * score[key] for _, score in points] for key in ("value", "low", "high"))
+            value, low, high = 100 * np.array([[score[key] for _, score in points] for key in ("value", "low", "high")])
             # a percentile interval of a skewed score may exclude the score itself
-            below = [max(0.0, v - end) for v, end in zip(value, low, strict=True)]
-            above = [max(0.0, end - v) for v, end in zip(value, high, strict=True)]
+            bars = np.clip([value - low, high - value], 0.0, None)
             # a $ starts a formula, and labels with a leading _ are omitted
             label, style = label.replace("$", r"\$").lstrip("_") or "model", "o-" if of_one_run else "o"
-            axes.errorbar([x for x, _ in points], value, [below, above], fmt=style, capsize=3, label=label)
+            axes.errorbar([x for x, _ in points], value, bars, fmt=style, capsize=3, label=label)
         if of_one_run:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             axes.set_xlabel("optimizer step", labelpad=0)

@@ -24,6 +24,9 @@ from ...observe.log_entries import settings_of
 from ...observe.schema import Shard
 
 
+Segments = tuple[torch.Tensor, torch.Tensor]  # advantages (float) and segment numbers (int64), shapes (B, T)
+
+
 @dataclass
 class Explained:
     """The credit of one algorithm.
@@ -45,9 +48,7 @@ class Explained:
     divisors: Sequence[float] = ()
 
 
-def explain(
-    shard: Shard, config: CreditConfig, *, name: str, segments: tuple[torch.Tensor, torch.Tensor] | None = None
-) -> Explained:
+def explain(shard: Shard, config: CreditConfig, *, name: str, segments: Segments | None = None) -> Explained:
     """The credit of one algorithm, computed by the functions that training uses.
 
     The step, HA-DW's belief, and the seed of what statistics of a generation batch draw, are those that the shard's
@@ -102,9 +103,7 @@ def explain(
     return Explained(name, Shard(header, {}, responses), horizon, note, divisors)
 
 
-def _tokens(
-    shard: Shard, config: CreditConfig, segments: tuple[torch.Tensor, torch.Tensor] | None
-) -> tuple[Tokens, str]:
+def _tokens(shard: Shard, config: CreditConfig, segments: Segments | None) -> tuple[Tokens, str]:
     """A micro-batch of the responses in float64, and a note on the difficulty weight."""
     responses = shard.responses
     old_t, logp_t, entropy_t = (_column(responses, n) for n in ("old_logprobs", "trainer_logprobs", "entropy"))
@@ -176,10 +175,8 @@ def _columns(
         log_weight_t = log_weight_of(config, credit, tokens)
         moved, total = travelled(log_weight_t, logp_t=tokens.logp_t, coefficient_t=size_t)
         horizon = (moved / total).item() if total > 0 else 0.0
-    columns |= {
-        "segment_ids": tokens.segment_ids if config.rollouts != "none" else None,
-        "credit": policy_credit(config, tokens, credit, factors=[] if reached_t is None else [reached_t]),
-    }
+    columns["segment_ids"] = tokens.segment_ids if config.rollouts != "none" else None
+    columns["credit"] = policy_credit(config, tokens, credit, factors=[] if reached_t is None else [reached_t])
     return {name: x.int() if x is not None and x.dtype == torch.bool else x for name, x in columns.items()}, horizon
 
 

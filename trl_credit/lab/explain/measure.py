@@ -63,9 +63,8 @@ def measured(shard: Shard, model: PreTrainedModel, tokenizer: PreTrainedTokenize
             raise ValueError(f"{where}: token id {largest} is not one of the model's {size:,}: is it another model's?")
         logps, entropies, gini = _columns(model, prompt, ids, temperature=shard.header["temperature"])
         columns = {"token_ids": ids, "tokens": texts.of(ids), "trainer_logprobs": logps, "entropy": entropies}
-        columns["gini"] = gini
         old = response.get("old_logprobs") or ()
-        responses.append({**response, **columns, "old_logprobs": old if len(old) == len(ids) else logps})
+        responses.append({**response, **columns, "gini": gini, "old_logprobs": old if len(old) == len(ids) else logps})
     return Shard(shard.header, shard.trees, responses)
 
 

@@ -17,7 +17,7 @@ from ...rollouts.replay import Row, padded_rows
 from ...trainer.engine import TrlEngine
 from ...trainer.engine_calls import temporarily
 from ...trainer.named import ALGORITHMS
-from .credits import groups_of, rewards_of
+from .credits import Segments, groups_of, rewards_of
 from .measure import Loaded
 
 
@@ -27,7 +27,7 @@ _RESULTS = ("group", "index", "completion", "reward", "rewards", "truncated", "p
 
 def rolled_out(
     shard: Shard, name: str, loaded: Loaded, *, rewards: list[Callable], settings: dict[str, Any]
-) -> tuple[CreditConfig, tuple[torch.Tensor, torch.Tensor]]:
+) -> tuple[CreditConfig, Segments]:
     """The configuration of a chain algorithm, and its advantages and segment numbers, shapes (B, T).
 
     The algorithm's own trainer samples continuations with the model and scores them with the reward functions.
@@ -61,9 +61,7 @@ def dataset_rows(shard: Shard, rewards: Sequence[Callable]) -> list[dict[str, An
     return [{name: row[name] for name in known} for row in rows]
 
 
-def segment_credit(
-    engine: TrlEngine, config: CreditConfig, shard: Shard, rows: Sequence[dict[str, Any]]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def segment_credit(engine: TrlEngine, config: CreditConfig, shard: Shard, rows: Sequence[dict[str, Any]]) -> Segments:
     """Advantages and segment numbers of a chain algorithm, shapes (B, T), from continuations by an engine.
 
     `config` is the algorithm's. Sampling, length and rewards are those of the engine's trainer.

@@ -7,7 +7,6 @@ nodes only, and the page's Content-Security-Policy allows nothing but the page's
 import base64
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
@@ -16,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from ...observe.schema import LOGPROBS, TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, gold_answer, prompt_text
+from ...observe.schema import LOGPROBS, TOKEN_INTEGERS, TOKEN_NUMBERS, Shard, gold_answer, prompt_text, rounded
 from .columns import Column, encode_indices, encode_numbers
 from .excerpt import opening_response
 from .palette import css
@@ -109,15 +108,7 @@ def _shard(shard: Shard, prompts: Table, vocabulary: Table) -> dict[str, Any]:
 
 def _finite(entry: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """These fields of an entry; `None` for a missing field and for a number that is not finite."""
-
-    def value(x: Any) -> Any:
-        if isinstance(x, list):
-            return [*map(value, x)]
-        if isinstance(x, dict):
-            return {str(key): value(item) for key, item in x.items()}
-        return None if isinstance(x, float) and not math.isfinite(x) else x
-
-    return {name: value(entry.get(name)) for name in names}
+    return {name: rounded(entry.get(name)) for name in names}
 
 
 def _columns(response: dict[str, Any], where: str) -> dict[str, Column]:
