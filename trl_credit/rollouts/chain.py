@@ -250,10 +250,9 @@ class Chain(Responses):
             logger.warning_once(what, config.segmentation, config.probability_threshold)
         n = config.rollouts_per_state
         scores, tokens = rollout_rewards(policy, inputs, places, n=n, batch=batch, most=most_states)
-        values = scores.nanmean(1)
         without_rollouts = int(unknown.sum()) - len(places) + int(known.sum())  # a known value, or another boundary's
         if places:
-            value_t = torch.where(unknown, values[index_t.clamp(min=0)], value_t)
+            value_t = torch.where(unknown, scores.nanmean(1)[index_t.clamp(min=0)], value_t)
             boundaries = boundaries & ~value_t.isnan()  # no reward function applied to any rollout from there
             value_t = value_t.nan_to_num()
 

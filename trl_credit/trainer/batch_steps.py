@@ -126,8 +126,7 @@ class BatchSteps:
         if self._args.prompt_average:
             columns["prompts"] = self._groups(generation)
         if generation.plan is None:
-            ids = batch.data[keys.COMPLETION_IDS]
-            columns["hashes"] = response_hashes(ids, pad_token_id=self._engine.pad_token_id)
+            columns["hashes"] = response_hashes(batch.data[keys.COMPLETION_IDS], pad_token_id=self._engine.pad_token_id)
             columns["shown"] = shown_advantages(self._args, batch) if generation.logged is None else generation.logged
         if generation.credited is not None:
             columns["credited"] = generation.credited

@@ -296,8 +296,7 @@ class CreditTrainer(ResumableTrainer):
             loss = super()._compute_loss(model, loss_pass.inputs)
         self.overrides.check_forward(loss_pass.hook_calls)
         # not in the hook: TRL's `top_entropy_quantile` acts after it
-        in_detail = not training or is_logged_step(self.args, self.state)
-        self._meter.record(loss_statistics(loss_pass, in_detail=in_detail))
+        self._meter.record(loss_statistics(loss_pass, in_detail=not training or is_logged_step(self.args, self.state)))
         if loss_pass.extra_loss is not None:
             loss = loss + loss_pass.extra_loss / (self.current_gradient_accumulation_steps if training else 1)
         if training:
