@@ -31,8 +31,8 @@ def data_identity(dataset: Any, *, first_rows: list[Any]) -> dict[str, Any]:
             Of a stream: what [`read_first_rows`] gave.
     """
     if not isinstance(dataset, Dataset):
-        columns = getattr(dataset, "column_names", None)  # of a generator they are unknown
-        return {"columns": sorted(columns or {}), "first_rows": short_digest(first_rows)}
+        # the columns of a generator are unknown
+        return {"columns": sorted(getattr(dataset, "column_names", None) or {}), "first_rows": short_digest(first_rows)}
     kinds = {name: repr(feature) for name, feature in sorted(dataset.features.items())}
     media = [name for name, kind in kinds.items() if any(decoded in kind for decoded in DECODED)]
     digest = hashlib.sha256()

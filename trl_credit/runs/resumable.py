@@ -270,13 +270,6 @@ class ResumableTrainer(GRPOTrainer):
         self._sampler = super()._get_train_sampler(*args, **kwargs)
         return self._sampler
 
-    def _skip_orders(self, epochs: int) -> None:
-        """Draws the orders of finished epochs: TRL's sampler would start with the order of the first epoch again."""
-        generator = getattr(self._sampler, "generator", None)
-        if generator is not None and not hasattr(self._sampler, "set_epoch"):  # transformers calls set_epoch itself
-            for _ in range(epochs):
-                torch.randperm(self._sampler.num_samples, generator=generator)
-
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
@@ -291,7 +284,11 @@ class ResumableTrainer(GRPOTrainer):
         self.findings |= dict.fromkeys(self.findings) | saved["found"]
         self._warn_of_missing_files(checkpoint)
         self._load_schedule(checkpoint)
-        self._skip_orders(int(self.state.epoch or 0))
+        generator = getattr(self._sampler, "generator", None)
+        if generator is not None and not hasattr(self._sampler, "set_epoch"):  # transformers calls set_epoch itself
+            # the orders of finished epochs: TRL's sampler would start with that of the first epoch again
+            for _ in range(int(self.state.epoch or 0)):
+                torch.randperm(self._sampler.num_samples, generator=generator)
         # the position of an uninterrupted run in its generation batch
         self._step = self._boundaries.position(self.state, self.args.gradient_accumulation_steps, saved["position"])
         self._boundaries.done, self._buffered_inputs = self._step, None
