@@ -14,6 +14,7 @@ from turn_helpers import conversations
 
 from trl_credit.credit.selection import select_high_entropy
 from trl_credit.loss import keys
+from trl_credit.loss.normalizer import counts_batch, hides_masked, loss_count
 
 
 SIZE = {"per_device_train_batch_size": 4, "num_generations": 4, "steps_per_generation": 2}
@@ -101,9 +102,9 @@ def batch_of(config, seed):
 
 def undivided(trainer, loss_pass, gradient_t):
     """−∂L/∂ℓ times what TRL divides a token by, and the factor of our KL term in it: shapes (B, T) and (B, T)."""
-    normalizer, tokens, row_weight = trainer.normalizer, loss_pass.seen[0], loss_pass.row_weight
-    rows, count = tokens.mask_t.size(0), normalizer._count(tokens.policy_mask_t)
-    if normalizer.counts_batch:
+    config, tokens, row_weight = trainer.args, loss_pass.seen[0], loss_pass.row_weight
+    rows, count = tokens.mask_t.size(0), loss_count(config, tokens.policy_mask_t)
+    if counts_batch(config):
         divisor = loss_pass.inputs[keys.NUM_ITEMS] / trainer.args.steps_per_generation
         divisor = divisor if row_weight is None else divisor / row_weight.where(row_weight > 0, 1.0).unsqueeze(1)
     elif count is None:
@@ -112,7 +113,7 @@ def undivided(trainer, loss_pass, gradient_t):
         divisor = count.clamp(min=1) * (rows if count.dim() else 1)
     factor = 1.0 if count is None else (count > 0).double()
     factor = factor if row_weight is None else (row_weight > 0).double().unsqueeze(1)
-    return -gradient_t * divisor, divisor / rows if normalizer.hides_masked else factor
+    return -gradient_t * divisor, divisor / rows if hides_masked(config) else factor
 
 
 def deviation(make_trainer, toy_loss, algo, knobs, seed):

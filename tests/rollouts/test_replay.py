@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from trl_credit.rollouts import ReplayBuffer, Row
+from trl_credit.rollouts.replay import ReplayBuffer, Row
 
 
 def rows(question, n, start=0):

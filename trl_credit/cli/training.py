@@ -21,7 +21,8 @@ from ..hub import PushCallback, PushError, PushInterrupted, TrainingData, withou
 from ..lab.comparison.processes import ProgressLines
 from ..lab.evaluation import PROTOCOLS, EvaluationCallback, forget_after
 from ..lab.viewer.trackers import CreditPageCallback, has_tracker
-from ..rewards import accuracy_reward, check_answers, default_reward, resolve_reward
+from ..rewards import accuracy_reward, check_answers, resolve_reward
+from ..rewards.functions import default_reward
 from ..rewards.signature import required_parameters
 from ..runs.checkpoints import checkpoint_step, find_last, is_complete, last_checkpoint
 from ..runs.resumable import check_amount

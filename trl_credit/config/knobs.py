@@ -4,18 +4,17 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, field, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from numbers import Real
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from ..support.functions import is_custom_function
 
 
-@dataclass(frozen=True)
-class Values:
+class Values(NamedTuple):
     """A set of values that a field may have.
 
     Attributes:
@@ -99,8 +98,7 @@ def values_of(config: Any, names: Iterable[str]) -> str:
     return " and ".join(f"{name}={(x.value if isinstance(x, Enum) else x)!r}" for name, x in values.items())
 
 
-@dataclass(frozen=True)
-class Knob:
+class Knob(NamedTuple):
     """The declaration of one of our own fields: see [`knob`]."""
 
     values: Values | None

@@ -180,9 +180,8 @@ def _batch_errors(config: GRPOConfig) -> Iterator[Exception]:
         return
     reads_teacher = algorithm is not None and "teacher" in algorithm.needs
     if reads_teacher and config.teacher is None:
-        yield ValueError(
-            f"credit={config.credit!r} needs a teacher: set teacher to 'reference' or a model's name or path."
-        )
+        fix = "set teacher to 'reference' or a model's name or path"
+        yield ValueError(f"credit={config.credit!r} needs a teacher: {fix}.")
     if config.teacher is not None and not reads_teacher and imports_functions():
         what = f"teacher={config.teacher!r} does nothing, since credit={config.credit!r} does not read it"
         yield ValueError(f"{what}: leave it out, take opd, rlsd or sdpo, or declare needs = ('teacher',) in `credit`.")

@@ -95,10 +95,8 @@ _MODEL: dict[str, Condition | tuple[Condition, ...]] = {
 }
 MODEL_ACTS = _by_field(_MODEL)
 # what decides about the size of a generation batch and its updates
-BATCH_FIELDS = (
-    "num_generations generation_batch_size per_device_train_batch_size steps_per_generation "
-    "gradient_accumulation_steps num_iterations"
-).split()
+BATCH_FIELDS = """num_generations generation_batch_size per_device_train_batch_size steps_per_generation
+gradient_accumulation_steps num_iterations""".split()
 
 
 def check_model(name: str, *, revision: str | None = None, trust_remote_code: bool = False) -> None:

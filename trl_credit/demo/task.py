@@ -36,7 +36,6 @@ from .agent import CALLS, SETTINGS, agent_dataset, agent_environment
 MAX_OPERAND = 3
 HUM = "m"
 OTHER_HUMS = "nhu"
-_ROOM = 4  # spare tokens
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class DemoTask:
     @property
     def max_completion_length(self) -> int:
         """Tokens of a response, the end and a few to spare."""
-        return self.steps * (6 + self.hum) + self.hum + _ROOM
+        return self.steps * (6 + self.hum) + self.hum + 4
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -92,9 +91,8 @@ class DemoTask:
 DEMO = DemoTask("demo", 6, 0, "six additions and subtractions modulo 10, worked out step by step")
 _BETWEEN = "four additions and subtractions modulo 10, with 16 tokens of filler between"
 _CALLED = "three calls of a calculator, each of which needs the result before"
-_MAKES = {"dataset": agent_dataset, "environment": agent_environment}
 _HUM = DemoTask("demo_hum", 4, 16, _BETWEEN)
-_AGENT = DemoTask("demo_agent", CALLS, 0, _CALLED, "demo_agent", SETTINGS, **_MAKES)
+_AGENT = DemoTask("demo_agent", CALLS, 0, _CALLED, "demo_agent", SETTINGS, agent_dataset, agent_environment)
 TASKS = {task.name: task for task in (DEMO, _HUM, _AGENT)}
 
 

@@ -118,16 +118,14 @@ class ClippedLoss:
         if "entropy_gradient" not in self.contract.algorithm.needs:
             known["entropy_t"] = entropy_t.detach()
         elif not entropy_t.requires_grad:
-            raise ValueError(
-                f"credit={self.config.credit!r} needs entropies with a gradient: let the engine have them."
-            )
+            needs = f"credit={self.config.credit!r} needs entropies with a gradient"
+            raise ValueError(f"{needs}: let the engine have them.")
         mask_t = mask_t.to(torch.promote_types(old_logp_t.dtype, torch.float32))
         segment_ids = mask_t.long() - 1
-        kept_t = policy_mask(self.config, old_logp_t=old_logp_t, segment_ids=segment_ids, mask_t=mask_t)
         tokens = Tokens(
             old_logp_t=old_logp_t,
             segment_ids=segment_ids,
-            policy_mask_t=kept_t,
+            policy_mask_t=policy_mask(self.config, old_logp_t=old_logp_t, segment_ids=segment_ids, mask_t=mask_t),
             mask_t=mask_t,
             **{"token_ids": segment_ids, "turn_ids": turn_numbers(mask_t)} | known,
         )
@@ -138,5 +136,4 @@ class ClippedLoss:
         sums = loss_statistics(seen, in_detail=False)
         used, inside_t = in_clip_form(self.config, credit, tokens), mask_t.bool()
         log_weight_t = torch.where(inside_t, log_weight_of(self.config, used, tokens), 0.0)
-        advantage_t = torch.where(kept_tokens(credit, tokens), wide(used.advantage), 0.0)
-        return log_weight_t, advantage_t, sums
+        return log_weight_t, torch.where(kept_tokens(credit, tokens), wide(used.advantage), 0.0), sums

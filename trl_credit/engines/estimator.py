@@ -80,7 +80,6 @@ class Estimator:
         if self.belief is not None and not math.isnan(own := batch_accuracy(rewards, **accuracy)):
             p_hat = group_accuracy(scored, **groups, **accuracy)[group]
             masks = {"old_logp_t": None, "segment_ids": mask_t.long() - 1, "mask_t": mask_t}
-            prior = self.belief.prior(own)
-            advantages = in_batch(config, advantages, p_hat=p_hat, prior=prior, **masks).advantages
+            advantages = in_batch(config, advantages, p_hat=p_hat, prior=self.belief.prior(own), **masks).advantages
             self.belief.update(own)
         return wide(advantages) * mask_t

@@ -82,7 +82,7 @@ def in_clip_form(config: CreditConfig, credit: Credit, tokens: Tokens) -> Credit
     [`~trl_credit.credit.clipping.clip_ratio_alone`]; else the credit itself."""
     if config.clip_form != "ratio":
         return credit
-    log_weight = tokens.logp_t - tokens.old_logp_t if credit.log_weight is None else credit.log_weight
+    log_weight = log_weight_of(config, credit, tokens)
     log_weight, advantage = clip_ratio_alone(log_weight, wide(credit.advantage), clip_range=config.clip_range)
     return replace(credit, log_weight=log_weight, advantage=advantage)
 
@@ -111,8 +111,7 @@ def policy_mask(
     if config.token_mask == "none":
         return mask_t
     custom = config.custom_function("token_mask")
-    keep = custom or selection.probability_mask
-    kept_t = keep(old_logp_t, threshold=config.probability_threshold, mask_t=mask_t)
+    kept_t = (custom or selection.probability_mask)(old_logp_t, threshold=config.probability_threshold, mask_t=mask_t)
     return kept_t if custom is None else _checked_mask(kept_t, mask_t, "token_mask", config.token_mask)
 
 

@@ -11,12 +11,10 @@ def difficulty_statistics(
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Mean weight Φ for A above and below 0, and for prompts harder and easier than the belief, as sums and counts. All
     tensors have one shape: (B,), or (B, T) by token."""
-    sides = (("harder", p_hat < prior), ("easier", p_hat > prior))
-    signs = (("positive", advantages > 0), ("negative", advantages < 0))
     return {
         f"difficulty_weight/{side}_{sign}": ((phi * (rows & signed)).sum(), (rows & signed).sum())
-        for side, rows in sides
-        for sign, signed in signs
+        for side, rows in (("harder", p_hat < prior), ("easier", p_hat > prior))
+        for sign, signed in (("positive", advantages > 0), ("negative", advantages < 0))
     }
 
 
@@ -48,8 +46,7 @@ def group_statistics(
 def length_statistics(lengths: list[int], truncated: list[bool]) -> dict[str, float]:
     """TRL's metrics under `completions/` for responses of these lengths (tokens); `truncated` ones did not end."""
     length, ended = torch.tensor(lengths, dtype=torch.float), ~torch.tensor(truncated)
-    terminated = length[ended] if ended.any() else torch.zeros(1)
     stats = {"clipped_ratio": (1 - ended.float().sum() / len(lengths)).item()}
-    for kind, x in (("length", length), ("terminated_length", terminated)):
+    for kind, x in (("length", length), ("terminated_length", length[ended] if ended.any() else torch.zeros(1))):
         stats |= {f"mean_{kind}": x.mean().item(), f"min_{kind}": x.min().item(), f"max_{kind}": x.max().item()}
     return stats

@@ -32,8 +32,7 @@ def split_rows(
     """
     ids = data[keys.COMPLETION_IDS]
     used = (ids != pad_token_id) | data[keys.COMPLETION_MASK].bool()
-    places = torch.arange(1, ids.size(1) + 1, device=ids.device)
-    lengths = (used * places).amax(-1).clamp(min=1).tolist()
+    lengths = (used * torch.arange(1, ids.size(1) + 1, device=ids.device)).amax(-1).clamp(min=1).tolist()
     starts = data[keys.PROMPT_MASK].argmax(-1).tolist()
     entries = {name: x for name, x in data.items() if isinstance(x, torch.Tensor) and x.dim() > 0}
     index = torch.tensor(rows, dtype=torch.long, device=ids.device)
@@ -57,9 +56,8 @@ def join_rows(
 ) -> dict[str, torch.Tensor]:
     """The batch of rows of [`split_rows`], padded to the longest row, or up to a `multiple`: prompts on the left,
     responses on the right. An entry that only some rows have is filled in the others."""
-    names = dict.fromkeys(name for row in rows for name in row)
     joined = {}
-    for name in names:
+    for name in dict.fromkeys(name for row in rows for name in row):
         known = next(row[name] for row in rows if name in row)
         fill = keys.FILL.get(name, 0)
         fill = pad_token_id if fill == "pad" else fill

@@ -15,8 +15,7 @@ def belief_of(config: CreditConfig) -> DifficultyBelief | None:
     if config.difficulty == "none":
         return None
     knobs = {name: getattr(config, f"difficulty_{name}") for name in ("window", "rate", "rate_min", "threshold")}
-    includes_current = config.uses_released_code("ha_dw_anchor")
-    return DifficultyBelief(config.difficulty, **knobs, includes_current=includes_current)
+    return DifficultyBelief(config.difficulty, **knobs, includes_current=config.uses_released_code("ha_dw_anchor"))
 
 
 def correct_columns(config: CreditConfig, names: Sequence[str], *, weights: Sequence[float]) -> list[int]:

@@ -120,8 +120,7 @@ class LossPass:
         old_logp_t, turn_ids = inputs.get(keys.OLD_LOGPS), inputs.get(keys.TURN_IDS)
         segment_ids = segments_of(inputs, mask_t)
         if turn_ids is None:  # without tools a response is one turn, and without segments one segment
-            has_parts = keys.TOOL_MASK in inputs or keys.SEGMENT_IDS in inputs
-            turn_ids = turn_numbers(mask_t) if has_parts else segment_ids
+            turn_ids = turn_numbers(mask_t) if keys.TOOL_MASK in inputs or keys.SEGMENT_IDS in inputs else segment_ids
         old_logp_t = logp_t.detach() if old_logp_t is None else old_logp_t
         kept_t = known_policy_mask(config, inputs, old_logp_t=old_logp_t, mask_t=mask_t)
         floating = mask_t.to(torch.promote_types(logp_t.dtype, torch.float32))

@@ -36,8 +36,7 @@ def visible_mask(visible_until: torch.Tensor, *, mask_t: torch.Tensor) -> torch.
     """
     position = torch.arange(visible_until.size(1), device=visible_until.device)
     j, i = position.view(1, -1, 1), position.view(1, 1, -1)
-    seen = (i <= j) & (j < visible_until.unsqueeze(1)) & mask_t.bool().unsqueeze(1)
-    return seen | (i == j)
+    return (i == j) | ((i <= j) & (j < visible_until.unsqueeze(1)) & mask_t.bool().unsqueeze(1))
 
 
 def takes_branches(model: nn.Module) -> bool:
@@ -160,8 +159,7 @@ def _is_worth_it(model: nn.Module, branches: Branches, mask_t: torch.Tensor) -> 
     config = _transformer(model).config
     rows, length = mask_t.shape
     cost, saved = cost_of(config), rows * length**2 - branches.squares()
-    calls = cost_of_calls(config, mask_t.device.type, len(branches.calls) - 1)
-    return cost is None or cost.attention * saved >= calls
+    return cost is None or cost.attention * saved >= cost_of_calls(config, mask_t.device.type, len(branches.calls) - 1)
 
 
 def _with_mask(module: nn.Module, visible_until: torch.Tensor, mask_t: torch.Tensor) -> dict[str, Any]:

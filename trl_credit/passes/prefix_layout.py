@@ -7,7 +7,6 @@ Packed sequences: one row after the other, each with its prompt, and no padding 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +29,7 @@ class PromptRow(NamedTuple):
     response: int
 
 
-@dataclass(frozen=True)
-class Packing:
+class Packing(NamedTuple):
     """The rows of a micro-batch packed into one.
 
     Attributes:
@@ -164,8 +162,7 @@ def _members(rows: Sequence[PromptRow], which: Sequence[int]) -> dict[int, list[
     return members
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Maps B rows of P + T columns to a packed row of L tokens, and its results back.
 
     Attributes:

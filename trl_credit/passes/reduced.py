@@ -55,20 +55,16 @@ class ReducedPasses:
 
     def arrange(self, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """The micro-batches of a generation batch, as TRL cut it, in the form that passes compute. Collective."""
+        padding = self.padding
         if self.reshapes and batches[0][keys.COMPLETION_IDS].size(1) > 0:
-            batches = self._reshaped(batches)
+            if padding.window > 1 and not all(map(is_by_row, batches)):
+                padding.keep_order("the tensors of its images do not have one entry per row")
+            needed = self.skipping.credited(batches).tolist() if self.skipping.applies and padding.window > 1 else None
+            rows, plain, shared = self.shared(batches, needed)
+            if shared is not None or padding.trims:
+                batches = self._arranged(batches, rows, plain if shared is None else shared)
         self.skipping.mark(batches)
         return batches
-
-    def _reshaped(self, batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        padding = self.padding
-        if padding.window > 1 and not all(map(is_by_row, batches)):
-            padding.keep_order("the tensors of its images do not have one entry per row")
-        needed = self.skipping.credited(batches).tolist() if self.skipping.applies and padding.window > 1 else None
-        rows, plain, shared = self.shared(batches, needed)
-        if shared is not None:
-            return self._arranged(batches, rows, shared)
-        return self._arranged(batches, rows, plain) if padding.trims else batches
 
     def shared(
         self, batches: list[dict[str, Any]], needed: Sequence[bool] | None = None
@@ -141,8 +137,7 @@ class ReducedPasses:
         inputs = {} if loss_pass is None else loss_pass.inputs
         if inputs.get(keys.PACKED_LAYOUT) is not None and may_pack:
             return self._pass(model, args[:3], options, inputs=inputs)
-        is_outside = loss_pass is None or not torch.is_grad_enabled()
-        if options.get("batch_size") is not None and is_outside and is_known:
+        if options.get("batch_size") is not None and (loss_pass is None or not torch.is_grad_enabled()) and is_known:
             return self._run_in_parts(model, args[:3], options, may_pack=may_pack)
         return self._pass(model, args, kwargs, inputs=inputs | {keys.PACKED_LAYOUT: None})
 

@@ -1,20 +1,11 @@
 """Reward functions by name, the guard around them, and the judging of answers. Imports `demo` and below."""
 
-from .functions import (
-    REWARDS,
-    accuracy_reward,
-    check_answers,
-    default_reward,
-    format_reward,
-    resolve_reward,
-    soft_overlong_punishment,
-)
+from .functions import REWARDS, accuracy_reward, check_answers, format_reward, resolve_reward, soft_overlong_punishment
 from .judging import extract_answer
 from .puzzles import knights_and_knaves_reward
 from .reasoning_gym import reasoning_gym_reward
 from .steps import StepRewards
 
 
-__all__ = ["REWARDS", "StepRewards", "accuracy_reward", "check_answers", "default_reward", "extract_answer"]
-__all__ += ["format_reward", "knights_and_knaves_reward", "reasoning_gym_reward", "resolve_reward"]
-__all__ += ["soft_overlong_punishment"]
+__all__ = ["REWARDS", "StepRewards", "accuracy_reward", "check_answers", "extract_answer", "format_reward"]
+__all__ += ["knights_and_knaves_reward", "reasoning_gym_reward", "resolve_reward", "soft_overlong_punishment"]

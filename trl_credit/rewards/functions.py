@@ -81,8 +81,7 @@ def accuracy_reward(
     rows = list(zip(answers, golds, problems, strict=True))
     judged = [i for i, (text, gold, _) in enumerate(rows) if text and gold and len(text) <= LONGEST_ANSWER]
     pairs, problems = [rows[i][:2] for i in judged], [rows[i][2] for i in judged]
-    limits = {"timeout": timeout, "slow_answers": slow_answers}
-    outcomes = default_pool().equal(pairs, problems=problems, strict=strict, **limits)
+    outcomes = default_pool().equal(pairs, problems=problems, strict=strict, timeout=timeout, slow_answers=slow_answers)
     right = {i for i, outcome in zip(judged, outcomes, strict=True) if outcome is Outcome.RIGHT}
     if log_metric is not None:
         counts = Counter(outcomes)

@@ -70,8 +70,7 @@ def guard_rewards(
         timeout = None
     ledger = StepLedger() if ledger is None else ledger
     functions = reward_funcs if isinstance(reward_funcs, (list, tuple)) else [reward_funcs]
-    names = unique_names([function_label(function) for function in functions])
-    named = enumerate(zip(functions, names, strict=True))
+    named = enumerate(zip(functions, unique_names([*map(function_label, functions)]), strict=True))
     guarded = [_guard(function, name, timeout, data, ledger, column) for column, (function, name) in named]
     return guarded if isinstance(reward_funcs, (list, tuple)) else guarded[0]
 

@@ -18,8 +18,6 @@ from ..support.signals import in_thread
 
 
 GRACE = 3.0  # seconds after the limit, so that Python can raise the error itself if it is able to
-_CANCELLING = GRACE / 3  # seconds for a coroutine that is cancelled
-_STDERR = 2  # the file descriptor, since `sys.stderr` of a notebook has none
 
 _lock = threading.Lock()
 _deadlines: dict[object, float] = {}  # of the calls that run: `faulthandler` has one timer for all of them
@@ -66,7 +64,7 @@ async def await_within(seconds: float | None, function: Callable[[], Awaitable[A
             await asyncio.wait({task}, timeout=seconds)
             if not task.done():
                 task.cancel()
-                await asyncio.wait({task}, timeout=_CANCELLING)  # still watched, since its reaction may block
+                await asyncio.wait({task}, timeout=GRACE / 3)  # still watched, since its reaction may block
         finally:
             task.cancel()
     if time.monotonic() - start > seconds:  # also of a call that blocked the loop and then returned
@@ -101,6 +99,7 @@ def _arm() -> None:
             left = max(min(_deadlines.values()) - time.monotonic(), 1e-3)
             # at a prompt or in a notebook the user would lose the state of the process
             is_interactive = hasattr(sys, "ps1") or sys.flags.interactive or "__IPYTHON__" in vars(builtins)
-            faulthandler.dump_traceback_later(left, exit=not is_interactive, file=_STDERR)
+            # to the descriptor of stderr, since `sys.stderr` of a notebook has none
+            faulthandler.dump_traceback_later(left, exit=not is_interactive, file=2)
         else:
             faulthandler.cancel_dump_traceback_later()

@@ -32,10 +32,8 @@ def knights_and_knaves_reward(
         names (`list[list[str]]`): inhabitants of each puzzle.
         truth (`list[list[bool]]`): whether they are knights, in the same order.
     """
-    return [
-        float(_roles(response_text(completion), who) == dict(zip(who, map(bool, knights), strict=True)))
-        for completion, who, knights in zip(completions, names, truth, strict=True)
-    ]
+    rows = zip(map(response_text, completions), names, truth, strict=True)
+    return [float(_roles(text, who) == dict(zip(who, map(bool, knights), strict=True))) for text, who, knights in rows]
 
 
 def _roles(text: str, names: list[str]) -> dict[str, bool] | None:

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
 # names that TRL gives besides the columns of the data, and columns that it does not give
@@ -11,8 +11,7 @@ _NOT_GIVEN = ("prompt", "completion", "completion_ids")
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """The names that the rows of a data set give to the call.
 
     Attributes:

@@ -1,6 +1,1 @@
 """Sources of a batch: responses, chains of rollouts, trees and their replay. May import `passes` and below."""
-
-from .replay import ReplayBuffer, Row
-
-
-__all__ = ["ReplayBuffer", "Row"]

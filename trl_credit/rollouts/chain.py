@@ -198,8 +198,7 @@ def _advantages(
         return advantages
     low = config.reward_range[0]
     best = partial(segments.best_of_value, best_of=best_of(config), reward_range=config.reward_range)
-    final_best = best(final_value.where(boundaries.any(-1), low))
-    process = gain(best(value_t.where(boundaries, low)), final_value=final_best)
+    process = gain(best(value_t.where(boundaries, low)), final_value=best(final_value.where(boundaries.any(-1), low)))
     if config.process_reward_form == "value":  # V at a segment's end
         advantages = advantages + segments.value_at_segment_start(value_t, boundaries=boundaries) * mask_t
     return advantages + config.process_reward_weight * process
@@ -240,8 +239,7 @@ class Chain(Responses):
             value_t = torch.where(from_group, alone.nan_to_num().unsqueeze(1), value_t)
             known = known | from_group
 
-        first_row = policy.processes.rank * len(inputs)
-        groups = [(first_row + row) // policy.group_size for row in range(len(inputs))]
+        groups = [(policy.processes.rank * len(inputs) + row) // policy.group_size for row in range(len(inputs))]
         unknown = boundaries & ~known
         places, index_t = plan_requests(unknown, groups=groups, completion_ids=completion_ids)
         any_boundary, most_states = policy.processes.max_of_each([int(boundaries.any()), len(places)])
@@ -250,10 +248,9 @@ class Chain(Responses):
             logger.warning_once(what, config.segmentation, config.probability_threshold)
         n = config.rollouts_per_state
         scores, tokens = rollout_rewards(policy, inputs, places, n=n, batch=batch, most=most_states)
-        values = scores.nanmean(1)
         without_rollouts = int(unknown.sum()) - len(places) + int(known.sum())  # a known value, or another boundary's
         if places:
-            value_t = torch.where(unknown, values[index_t.clamp(min=0)], value_t)
+            value_t = torch.where(unknown, scores.nanmean(1)[index_t.clamp(min=0)], value_t)
             boundaries = boundaries & ~value_t.isnan()  # no reward function applied to any rollout from there
             value_t = value_t.nan_to_num()
 

@@ -84,7 +84,7 @@ class Trees(Responses):
         is_old = [i < plan.n_real and row.birth < plan.iteration for i, row in enumerate(rows)]
         replayed = torch.tensor(is_old, device=policy.processes.device).unsqueeze(1)
         if batch.engine_ratio_t is not None:
-            policy.correct_by_segment(batch)
+            policy.correct_by_part(batch, batch.segment_ids)
             # π_old of replayed rows is already that of the policy that sampled them
             batch.engine_ratio_t = batch.engine_ratio_t.masked_fill(replayed, 1.0)
         if any(row.birth < plan.iteration for row in plan.drawn):  # the same on all processes

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -30,8 +29,7 @@ class LoggedResponse(NamedTuple):
     truncated: bool
 
 
-@dataclass
-class Plan:
+class Plan(NamedTuple):
     """What a process trains on and logs in one generation batch.
 
     Attributes:
@@ -91,8 +89,8 @@ class Policy(Protocol):
         """Log-probabilities (nats) of the rows' completions under the current policy, `at_once` rows per pass.
         Collective."""
 
-    def correct_by_segment(self, batch: Batch) -> None:
-        """Computes TRL's correction for the engine per segment instead of per row."""
+    def correct_by_part(self, batch: Batch, part_ids: torch.Tensor) -> None:
+        """Computes TRL's correction for the engine by the parts of a row that `part_ids` (B, T) numbers."""
 
     # Continuations
 

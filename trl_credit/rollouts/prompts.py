@@ -52,7 +52,7 @@ class PromptRate(NamedTuple):
 
 
 def prompt_digest(prompt: Any) -> str:
-    """16 hexadecimal digits (BLAKE2b) of a prompt, text or messages: the same in every process and run."""
+    """16 hexadecimal digits (BLAKE2b) of a prompt, text, messages or tokens: the same in every process and run."""
     return hashlib.blake2b(json_text(prompt).encode(), digest_size=8).hexdigest()
 
 
@@ -157,8 +157,7 @@ class PromptOrder:
         which are not drawn again (`prompts_retired`, only with `prompt_sampler="difficulty"`), and the mean of the last
         pass rates (`pass_rate`, absent before the first)."""
         known = self._rates[~np.isnan(self._rates)]
-        seen = self._listed & ((self._groups > 0) | np.isnan(self._rates))
-        stats = {"prompts_seen": float(seen.mean())}
+        stats = {"prompts_seen": float((self._listed & ((self._groups > 0) | np.isnan(self._rates))).mean())}
         if self._by_difficulty:
             stats["prompts_retired"] = float((self._weights() == 0.0).mean())
         return stats | ({"pass_rate": float(known.mean())} if known.size else {})

@@ -1,7 +1,5 @@
 """Training rows, padded or kept beyond their generation batch (SPO, arXiv 2505.23564, App. D)."""
 
-import hashlib
-import json
 import random
 from array import array
 from collections import defaultdict
@@ -94,11 +92,6 @@ def visible_columns(rows: Sequence[Row], *, prompt_width: int, width: int) -> to
         left, length = prompt_width - len(row.prompt_ids), len(row.prompt_ids) + len(row.completion_ids)
         visible[i, left : left + length] = left + torch.tensor(row.visible_until or [length] * length)
     return visible
-
-
-def question_key(prompt_ids: Sequence[int]) -> str:
-    """A short key of the prompt tokens, the same in every process and run."""
-    return hashlib.blake2b(json.dumps(list(prompt_ids)).encode(), digest_size=8).hexdigest()
 
 
 def question_number(key: str) -> int:

@@ -3,7 +3,7 @@
 import functools
 import operator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,8 +14,7 @@ from .policy import Policy
 from .replay import padded
 
 
-@dataclass
-class Placed:
+class Placed(NamedTuple):
     """The rewards that one function gave at tokens of the responses of this process.
 
     Attributes:

@@ -18,7 +18,8 @@ from ..config.segments import best_of
 from ..credit.segments import best_of_value
 from ..credit.trees import backed_up_value, sibling_advantage
 from .policy import Continuation, Policy
-from .replay import Row, question_key
+from .prompts import prompt_digest
+from .replay import Row
 
 
 PACKED_LENGTH = 4096  # tokens: an attention mask is a square, which costs more than packing saves beyond this length
@@ -84,7 +85,7 @@ class Tree:
     @cached_property
     def question(self) -> str:
         """Key of the prompt in the replay buffer."""
-        return question_key(self.prompt_ids)
+        return prompt_digest(self.prompt_ids)
 
 
 def grow_trees(trees: Sequence[Tree], policy: Policy, *, branching: Sequence[int], segment_length: int) -> None:
@@ -312,8 +313,7 @@ def sample_paths(tree: Tree, n: int, *, seed: str) -> list[Node]:
     for i in range(n):
         node = tree.root
         while node.children:
-            at_root = node is tree.root
-            node = node.children[i % len(node.children) if at_root else rng.randrange(len(node.children))]
+            node = node.children[i % len(node.children) if node is tree.root else rng.randrange(len(node.children))]
         leaves.append(node)
     return leaves
 

@@ -31,13 +31,13 @@ def data_identity(dataset: Any, *, first_rows: list[Any]) -> dict[str, Any]:
             Of a stream: what [`read_first_rows`] gave.
     """
     if not isinstance(dataset, Dataset):
-        columns = getattr(dataset, "column_names", None)  # of a generator they are unknown
-        return {"columns": sorted(columns or {}), "first_rows": short_digest(first_rows)}
+        # the columns of a generator are unknown
+        return {"columns": sorted(getattr(dataset, "column_names", None) or {}), "first_rows": short_digest(first_rows)}
     kinds = {name: repr(feature) for name, feature in sorted(dataset.features.items())}
     media = [name for name, kind in kinds.items() if any(decoded in kind for decoded in DECODED)]
-    rows = dataset.with_format("arrow")  # nothing is decoded, and no transform runs
     digest = hashlib.sha256()
-    for table in rows.select_columns([name for name in kinds if name not in media]).iter(1000):
+    # as Arrow nothing is decoded, and no transform runs
+    for table in dataset.with_format("arrow").select_columns([name for name in kinds if name not in media]).iter(1000):
         digest.update(json_text(table.to_pydict()).encode())
     return {"rows": len(dataset), "columns": list(kinds), "content": digest.hexdigest()[:16]}
 

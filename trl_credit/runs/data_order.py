@@ -16,11 +16,8 @@ from .checkpoints import checkpoint_step, is_complete, last_checkpoint, planned_
 
 
 # what the order of prompts, or the number of those that a step needs, depends on
-_ORDER = frozenset(
-    """
-    seed shuffle_dataset num_generations generation_batch_size batch_size num_iterations data prompt_sampler groups
-    """.split()
-)
+_ORDER = """seed shuffle_dataset num_generations generation_batch_size batch_size num_iterations data
+prompt_sampler groups""".split()
 
 
 def steps_of_weights(folder: str | Path) -> int | None:

@@ -23,8 +23,6 @@ logger = get_logger(__name__)
 
 LOCK_FILE = ".credit_run.lock"
 _RESULTS = ("*.safetensors", "credit_plot.png", "reward_curve.png")
-# settings that the optimizer's state in a checkpoint brings back
-_RESTORED = ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")
 
 
 class RunFolder:
@@ -46,12 +44,6 @@ class RunFolder:
         self._config, self.path = config, Path(config.output_dir)
         self.record: dict[str, Any] | None = None
         self._lock: FileLock | None = None
-
-    @property
-    def changes(self) -> list[str]:
-        """What changed at each resume, one sentence each."""
-        starts = self.record["lives"] if self.record is not None else []
-        return [f"From step {x['from']}: {in_words(x['changed'])}." for x in starts if x.get("changed")]
 
     def add_change(self, name: str, before: Any, after: Any) -> None:
         """Adds a setting that changes at this resume and is no part of the identity. Main process only."""
@@ -164,7 +156,8 @@ class RunFolder:
         if refused := {name: pair for name, pair in changed.items() if name not in allowed}:
             what = f"{checkpoint} was written by another run, which differs from this one ({in_words(refused)})"
             raise ValueError(f"{what}: use its settings, {as_model}, or set allow_changed={json.dumps([*refused])}.")
-        if restored := [name for name in _RESTORED if name in changed]:
+        # settings that the optimizer's state brings back
+        if restored := [x for x in ("weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon") if x in changed]:
             what = f"allow_changed {' '.join(restored)}: the state of the optimizer in {checkpoint} brings its own back"
             raise ValueError(f"{what}: use its settings, or {as_model}.")
         return [*record["lives"], {"from": step} | ({"changed": changed} if changed else {})]

@@ -24,21 +24,14 @@ from .model_identity import base_name, model_identity, tokenizer_identity, weigh
 
 _CODE_LENGTH = len("SHA-256 ") + 16
 # fields of TrainingArguments that change what is learned; the length of a run may change at a resume
-_OPTIMIZER = frozenset(
-    """
-    learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps weight_decay adam_beta1 adam_beta2 adam_epsilon
-    max_grad_norm optim optim_args optim_target_modules neftune_noise_alpha seed data_seed bf16 fp16
-    """.split()
-)
+_OPTIMIZER = """learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps weight_decay adam_beta1 adam_beta2
+adam_epsilon max_grad_norm optim optim_args optim_target_modules neftune_noise_alpha seed data_seed bf16 fp16""".split()
 # fields of TRL and of this package that do not change what is learned: engines, logs, the cut into micro-batches
-FREE = frozenset(
-    """
-    cache_implementation ds3_gather_for_generation log_completions log_completions_hub_repo log_multimodal
-    log_unique_prompts model_init_kwargs num_completions_to_print num_generations_eval pad_to_multiple_of
-    steps_per_generation transformers_continuous_batching_config trust_remote_code use_transformers_continuous_batching
-    use_transformers_paged use_vllm
-    """.split()
-).union(name for name, knob in KNOBS.items() if not knob.changes_loss)
+_FREE_OF_TRL = """cache_implementation ds3_gather_for_generation log_completions log_completions_hub_repo log_multimodal
+log_unique_prompts model_init_kwargs num_completions_to_print num_generations_eval pad_to_multiple_of
+steps_per_generation transformers_continuous_batching_config trust_remote_code use_transformers_continuous_batching
+use_transformers_paged use_vllm""".split()
+FREE = {*_FREE_OF_TRL, *(name for name, knob in KNOBS.items() if not knob.changes_loss)}
 _REMOVED = {"refill_surplus"}  # settings that records of 0.2.0 have
 _VLLM_THAT_COUNTS = ("vllm_importance_sampling", "vllm_structured_outputs")  # change the loss, or the samples
 
@@ -103,7 +96,7 @@ def _short(value: Any) -> str:
 
 def _settings(args: CreditConfig) -> dict[str, Any]:
     ours = {f.name for f in fields(CreditConfig)} - {f.name for f in fields(TrainingArguments)} - FREE
-    ours |= _OPTIMIZER | {name for name, knob in knobs_of(type(args)).items() if knob.changes_loss}
+    ours.update(_OPTIMIZER, (name for name, knob in knobs_of(type(args)).items() if knob.changes_loss))
     own = {f.name for f in fields(args)} - {f.name for f in fields(CreditConfig)} - knobs_of(type(args)).keys()
     names = {f.name for f in fields(args)} & (ours | own) - args.custom_functions().keys()
     names -= {name for name in names if name.startswith("vllm_") and not name.startswith(_VLLM_THAT_COUNTS)}
@@ -143,8 +136,7 @@ def row_identity(record: dict[str, Any]) -> dict[str, Any]:
         if not name:
             identity[setting] = code["code"]
         elif name in identity[setting]:  # a digest, perhaps with a weight
-            weight = identity[setting][name][_CODE_LENGTH:]
-            identity[setting] = identity[setting] | {name: code["code"] + weight}
+            identity[setting] = identity[setting] | {name: code["code"] + identity[setting][name][_CODE_LENGTH:]}
     return identity
 
 

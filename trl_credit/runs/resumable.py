@@ -22,7 +22,7 @@ from . import checkpoints
 from .boundaries import CheckpointBoundaries
 from .checkpoints import Stateful, find_last
 from .folder import RunFolder
-from .identity import codes_of, functions_of, identity, modules_of
+from .identity import codes_of, functions_of, identity, in_words, modules_of
 from .model_identity import is_folder, weights_digest
 from .showing import shows_safely
 
@@ -127,9 +127,8 @@ class ResumableTrainer(GRPOTrainer):
             self._claimed = claim
 
     def _claim(self, resume: str | None) -> None:
-        config = self.accelerator.unwrap_model(self.model).config
         has_reference = getattr(self, "ref_model", None) is not None or self.args.teacher == "reference"
-        if has_reference and is_folder(config, self.args.output_dir):
+        if has_reference and is_folder(self.accelerator.unwrap_model(self.model).config, self.args.output_dir):
             what = f"output_dir={str(short_path(self.args.output_dir))!r} is the folder of the model"
             raise ValueError(f"{what}, which a resumed run would take as its reference: choose another.")
         if resume is not None:  # before anything is written or loaded
@@ -149,7 +148,8 @@ class ResumableTrainer(GRPOTrainer):
 
     def changes_of_run(self) -> list[str]:
         """What changed at each resume of this run, one sentence each (main process)."""
-        return self._folder.changes
+        starts = [] if self._folder.record is None else self._folder.record["lives"]
+        return [f"From step {x['from']}: {in_words(x['changed'])}." for x in starts if x.get("changed")]
 
     def _on_main(self, call: Callable[[], Any]) -> Any:
         """Calls a function on the main process, and returns or raises its outcome on all processes. Collective."""
@@ -270,13 +270,6 @@ class ResumableTrainer(GRPOTrainer):
         self._sampler = super()._get_train_sampler(*args, **kwargs)
         return self._sampler
 
-    def _skip_orders(self, epochs: int) -> None:
-        """Draws the orders of finished epochs: TRL's sampler would start with the order of the first epoch again."""
-        generator = getattr(self._sampler, "generator", None)
-        if generator is not None and not hasattr(self._sampler, "set_epoch"):  # transformers calls set_epoch itself
-            for _ in range(epochs):
-                torch.randperm(self._sampler.num_samples, generator=generator)
-
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
@@ -291,7 +284,11 @@ class ResumableTrainer(GRPOTrainer):
         self.findings |= dict.fromkeys(self.findings) | saved["found"]
         self._warn_of_missing_files(checkpoint)
         self._load_schedule(checkpoint)
-        self._skip_orders(int(self.state.epoch or 0))
+        generator = getattr(self._sampler, "generator", None)
+        if generator is not None and not hasattr(self._sampler, "set_epoch"):  # transformers calls set_epoch itself
+            # the orders of finished epochs: TRL's sampler would start with that of the first epoch again
+            for _ in range(int(self.state.epoch or 0)):
+                torch.randperm(self._sampler.num_samples, generator=generator)
         # the position of an uninterrupted run in its generation batch
         self._step = self._boundaries.position(self.state, self.args.gradient_accumulation_steps, saved["position"])
         self._boundaries.done, self._buffered_inputs = self._step, None

@@ -42,8 +42,7 @@ def adapter_base(name: str | Path, *, says: str = "", needed: bool = True) -> st
 
 def tokenizer_source(name: str) -> str:
     """Where the tokenizer of a model is: with it, or with the base of an adapter that was saved alone."""
-    alone = not Path(name, "tokenizer_config.json").is_file()
-    return (adapter_base(name) if alone else None) or name
+    return (None if Path(name, "tokenizer_config.json").is_file() else adapter_base(name)) or name
 
 
 def save_merged(name: str, base: str, folder: str, *, trust_remote_code: bool) -> None:

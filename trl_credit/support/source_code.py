@@ -38,10 +38,9 @@ def needed_code(file: str | Path, function: str) -> tuple[str, int]:
         SyntaxError: it is not Python.
     """
     content = Path(file).read_bytes()
+    body = ast.parse(content).body
     # what a script does when it is run is not what another process imports
-    statements = [
-        x for x in ast.parse(content).body if not (isinstance(x, ast.If) and "__main__" in ast.unparse(x.test))
-    ]
+    statements = [x for x in body if not (isinstance(x, ast.If) and "__main__" in ast.unparse(x.test))]
     codes = [compile(ast.Module([statement], []), str(file), "exec") for statement in statements]
     bound = [{x.argval for x in dis.get_instructions(code) if x.opname == "STORE_NAME"} for code in codes]
     used = [global_names(code) for code in codes]

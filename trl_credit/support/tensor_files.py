@@ -26,7 +26,6 @@ def load_tensors(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
     """
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-            return tensors, json.loads((file.metadata() or {})["state"])
+            return {name: file.get_tensor(name) for name in file.keys()}, json.loads((file.metadata() or {})["state"])
     except (KeyError, OSError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"{path.name} is missing or damaged: {error}") from error

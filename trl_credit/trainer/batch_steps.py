@@ -11,7 +11,7 @@ from ..credit.tokens import BatchTokens
 from ..loss import keys, statistics
 from ..loss.batch import segments_of, shown_advantages
 from ..loss.batch_metrics import difficulty_statistics, group_statistics, response_hashes
-from ..loss.normalizer import Normalizer, prompt_weights
+from ..loss.normalizer import counts_batch, hides_masked, prompt_weights
 from ..loss.order import floored, in_batch
 from ..rollouts.sources import GenerationBatch
 from ..support.digests import seed_from
@@ -25,8 +25,6 @@ class BatchSteps:
     Args:
         engine ([`TrlEngine`]):
             The trainer's engine. Makes the pass for π_old where a step needs it.
-        normalizer ([`~trl_credit.loss.normalizer.Normalizer`]):
-            Which tokens the loss divides by.
         belief ([`~trl_credit.credit.difficulty.DifficultyBelief`] or `None`):
             HA-DW's belief.
         algorithm ([`~trl_credit.config.algorithm.Algorithm`]):
@@ -36,10 +34,8 @@ class BatchSteps:
         teacher: Scores the rows, if a run has one.
     """
 
-    def __init__(
-        self, engine: TrlEngine, normalizer: Normalizer, belief: DifficultyBelief | None, algorithm: Algorithm
-    ) -> None:
-        self._args, self._engine, self._normalizer, self._belief = engine.args, engine, normalizer, belief
+    def __init__(self, engine: TrlEngine, belief: DifficultyBelief | None, algorithm: Algorithm) -> None:
+        self._args, self._engine, self._belief = engine.args, engine, belief
         self._algorithm, self._meter, self._processes = algorithm, engine.meter, engine.processes
         self.teacher: Teacher | None = None
 
@@ -59,7 +55,7 @@ class BatchSteps:
         # a custom mask gets whole batches, whatever the loss: it may compare rows
         reads_batch = args.whiten_advantages == "batch" or "token_mask" in args.custom_functions()
         reads_batch |= self._algorithm.statistics is not None
-        reads_batch |= self._normalizer.counts_batch or self._normalizer.hides_masked
+        reads_batch |= counts_batch(args) or hides_masked(args)
         if args.token_mask != "none" and reads_batch:
             self._engine.fill_old_logps(batch)
         mask_t = batch.mask_t
@@ -120,14 +116,13 @@ class BatchSteps:
         """
         batch, columns = generation.batch, {}
         kept_t = batch.mask_t if batch.policy_mask_t is None else batch.policy_mask_t
-        recounts = self._normalizer.counts_batch and (kept_t is batch.policy_mask_t or batch.segment_ids is not None)
+        recounts = counts_batch(self._args) and (kept_t is batch.policy_mask_t or batch.segment_ids is not None)
         if recounts or self._args.prompt_average:
             columns["kept"] = kept_t.sum(-1).long()
         if self._args.prompt_average:
             columns["prompts"] = self._groups(generation)
         if generation.plan is None:
-            ids = batch.data[keys.COMPLETION_IDS]
-            columns["hashes"] = response_hashes(ids, pad_token_id=self._engine.pad_token_id)
+            columns["hashes"] = response_hashes(batch.data[keys.COMPLETION_IDS], pad_token_id=self._engine.pad_token_id)
             columns["shown"] = shown_advantages(self._args, batch) if generation.logged is None else generation.logged
         if generation.credited is not None:
             columns["credited"] = generation.credited

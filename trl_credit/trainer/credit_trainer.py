@@ -32,7 +32,7 @@ from ..loss.contract import Contract, algorithm, check_uniform
 from ..loss.loss_pass import LossPass
 from ..loss.metrics import loss_statistics
 from ..loss.nonfinite import NonFinite
-from ..loss.normalizer import Normalizer
+from ..loss.normalizer import hides_masked, loss_advantage, missing_kl
 from ..observe.meter import Meter, is_logged_step
 from ..passes.reduced import ReducedPasses
 from ..presets import Preset
@@ -159,14 +159,14 @@ class CreditTrainer(ResumableTrainer):
         self.contract = Contract(algorithm(args), max=self.processes.max)
         self._probes = Probes(self, self.contract.algorithm.needs)
         self._passes = ReducedPasses(self, self._trl_forward)
-        self.normalizer, self._nonfinite = Normalizer(args), NonFinite(self)
+        self._nonfinite = NonFinite(self)
         self.difficulty = belief_of(args)
         if self.difficulty is not None:
             self.stateful.append(ObjectState("difficulty", f"difficulty={args.difficulty!r}", self.difficulty))
         if self.contract.algorithm.state_dict is not None:
             self.stateful.append(ObjectState("credit", f"credit={args.credit!r}", self.contract.algorithm))
         self.stateful += self._train_source.stateful
-        self._batch_steps = BatchSteps(self.engine, self.normalizer, self.difficulty, self.contract.algorithm)
+        self._batch_steps = BatchSteps(self.engine, self.difficulty, self.contract.algorithm)
         self.teacher: Teacher | None = None
         if args.teacher is not None:
             self.teacher = Teacher(self, self.engine, self._trl_forward, self._first_rows)
@@ -290,14 +290,13 @@ class CreditTrainer(ResumableTrainer):
         place = *self._place, self.processes.rank
         # of a copy, since TRL uses its own inputs again in every one of num_iterations
         loss_pass = LossPass(self.args, self.contract, dict(inputs), self.processes.sum, parts, place)
-        if self.normalizer.hides_masked:
+        if hides_masked(self.args):
             loss_pass.hide_masked()
         with temporarily(self, _loss_pass=loss_pass):
             loss = super()._compute_loss(model, loss_pass.inputs)
         self.overrides.check_forward(loss_pass.hook_calls)
         # not in the hook: TRL's `top_entropy_quantile` acts after it
-        in_detail = not training or is_logged_step(self.args, self.state)
-        self._meter.record(loss_statistics(loss_pass, in_detail=in_detail))
+        self._meter.record(loss_statistics(loss_pass, in_detail=not training or is_logged_step(self.args, self.state)))
         if loss_pass.extra_loss is not None:
             loss = loss + loss_pass.extra_loss / (self.current_gradient_accumulation_steps if training else 1)
         if training:
@@ -339,7 +338,7 @@ class CreditTrainer(ResumableTrainer):
         else:
             weights = {"mean_tokens": loss_pass.mean_tokens, "row_weight": loss_pass.row_weight}
             weights["zero_variance"] = inputs.get(keys.ZERO_VARIANCE_ROW)
-            loss_pass.extra_loss = self.normalizer.missing_kl(credit, tokens, beta=self.beta, **weights)
+            loss_pass.extra_loss = missing_kl(self.args, credit, tokens, beta=self.beta, **weights)
         if declared.replaces_correction and inputs.get(keys.ENGINE_RATIO) is not None:
             inputs[keys.ENGINE_RATIO] = torch.ones_like(inputs[keys.ENGINE_RATIO])
         credit = in_clip_form(self.args, credit, tokens)
@@ -349,7 +348,7 @@ class CreditTrainer(ResumableTrainer):
             log_weight = credit.log_weight.masked_fill(tokens.mask_t == 0, 0.0)
             # logps − W, grouped so that a W equal to the plain log-ratio leaves π_old unchanged, to the bit
             inputs[keys.OLD_LOGPS] = tokens.old_logp_t + ((logp_t - tokens.old_logp_t) - log_weight)
-        inputs[keys.ADVANTAGES] = self.normalizer.advantage(credit, tokens, row_weight=loss_pass.row_weight)
+        inputs[keys.ADVANTAGES] = loss_advantage(self.args, credit, tokens, row_weight=loss_pass.row_weight)
 
     def get_high_entropy_mask(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         return self._keep_in_loss("entropy_mask_t", super().get_high_entropy_mask(*args, **kwargs))

@@ -19,11 +19,11 @@ from ..observe.meter import Meter
 from ..passes.reduced import arguments_of
 from ..rollouts.forest import can_pack
 from ..rollouts.policy import Continuation, Plan
-from ..rollouts.replay import Row, padded_rows
+from ..rollouts.replay import Row, padded, padded_rows
 from ..rollouts.returns import StepScores, return_advantages, shown_rewards
 from ..runs.resumable import ResumableTrainer
 from .before_run import context_of, room_after
-from .engine_calls import GETS_COUNT, PerPrompt, prefilled_once, temporarily
+from .engine_calls import GETS_COUNT, per_prompt, prefilled_once, temporarily
 from .environments import Environments
 from .scoring import TrlScoring
 from .step_rewards import Rollouts
@@ -105,8 +105,7 @@ class TrlEngine(TrlScoring):
 
     def data_rows(self, numbers: list[int]) -> list[dict[str, Any]]:
         """Rows of the training data by number, as the data loader gives them."""
-        rows = self._trainer.callback_handler.train_dataloader.dataset
-        return [rows[number] for number in numbers]
+        return [self._trainer.callback_handler.train_dataloader.dataset[number] for number in numbers]
 
     @property
     def _model(self) -> torch.nn.Module:
@@ -195,13 +194,12 @@ class TrlEngine(TrlScoring):
         if self.sampling is None or (logps := self.sampling.engine_logps) is None:
             return None
         self.sampling.engine_logps = None  # TRL's next forward pass is not that for π_old
-        padded = torch.zeros(len(logps), width, device=self.processes.device)
-        for row, values in zip(padded, logps, strict=True):
-            row[: len(values)] = torch.tensor([math.nan if x is None else x for x in values])
-        if self.processes.max(int(padded.isnan().any())):
+        rows = [[math.nan if x is None else x for x in values] for values in logps]
+        logp_t = padded(rows, value=0.0, width=width).to(self.processes.device)
+        if self.processes.max(int(logp_t.isnan().any())):
             logger.warning("the engine did not give all log-probabilities: π_old is computed for this batch")
             return None
-        return padded
+        return logp_t
 
     def _take_sampled_logps(self, batch: Batch) -> None:
         """Uses the engine's log-probabilities as π_old."""
@@ -246,10 +244,6 @@ class TrlEngine(TrlScoring):
                 logps_of[k] = logp[: len(rows[k].completion_ids)]
         return logps_of
 
-    def correct_by_segment(self, batch: Batch) -> None:
-        """Replaces TRL's correction for the engine, per row, by one per segment."""
-        self._correct_ratio(batch, batch.segment_ids, average=False)
-
     def _correct_by_turn(self, batch: Batch) -> None:
         """Replaces TRL's correction for the engine, per row, by the mean over each turn, where weights are per turn.
 
@@ -261,9 +255,11 @@ class TrlEngine(TrlScoring):
         if batch.turn_ids is None or self.args.behavior_logps == "sampler":
             batch.engine_ratio_t = batch.engine_ratio_t.expand_as(batch.written_t).contiguous()
         else:
-            self._correct_ratio(batch, batch.turn_ids, average=True)
+            self.correct_by_part(batch, batch.turn_ids, average=True)
 
-    def _correct_ratio(self, batch: Batch, part_ids: torch.Tensor, *, average: bool) -> None:
+    def correct_by_part(self, batch: Batch, part_ids: torch.Tensor, *, average: bool = False) -> None:
+        """Replaces TRL's correction for the engine, per row, by one per segment or turn, see
+        [`~trl_credit.loss.batch.segment_ratio`]. `part_ids`: shape (B, T)."""
         low, high = self._trainer.vllm_importance_sampling_clip_min, self._trainer.vllm_importance_sampling_clip_max
         form = {"mode": self._trainer.vllm_importance_sampling_mode, "low": low, "high": high, "average": average}
         batch.engine_ratio_t = segment_ratio(batch.old_logp_t, batch.sampling_logp_t, segment_ids=part_ids, **form)
@@ -332,7 +328,7 @@ class TrlEngine(TrlScoring):
         prefixes = [*prefixes, *(prefixes[:1] or [[trainer._tokenizer.eos_token_id]]) * missing]
         with contextlib.ExitStack() as stack:
             if alone:
-                llm = PerPrompt(trainer.vllm_generation.llm, n=n, budgets=[*budgets, *[1] * missing])
+                llm = per_prompt(trainer.vllm_generation.llm, n=n, budgets=[*budgets, *[1] * missing])
                 stack.enter_context(temporarily(trainer.vllm_generation, llm=llm))
             else:
                 prefixes = [prefix for prefix in prefixes for _ in range(n)]

@@ -14,20 +14,27 @@ from trl import GRPOTrainer
 GETS_COUNT = "num_generations" in inspect.signature(GRPOTrainer._generate_single_turn).parameters
 
 
-class PerPrompt:
-    """Wraps TRL's colocated vLLM during one call: `n` samples per request, and a token budget for each."""
+class Replaced:
+    """An object with some attributes replaced: a trainer for passes over another model, or an engine for one call."""
 
-    def __init__(self, llm: Any, *, n: int, budgets: Sequence[int]) -> None:
-        self._llm, self._n, self._budgets = llm, n, budgets
+    def __init__(self, owner: Any, **attributes: Any) -> None:
+        self._owner = owner
+        vars(self).update(attributes)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._llm, name)
+        return getattr(self._owner, name)
 
-    def generate(self, prompts: list, sampling_params: Any, **kwargs: Any) -> Any:
-        sampling = [sampling_params.clone() for _ in self._budgets]
-        for params, budget in zip(sampling, self._budgets, strict=True):
-            params.n, params.max_tokens = self._n, budget
-        return self._llm.generate(prompts, sampling_params=sampling, **kwargs)
+
+def per_prompt(llm: Any, *, n: int, budgets: Sequence[int]) -> Replaced:
+    """TRL's colocated vLLM for one call: `n` samples per request, and a token budget for each."""
+
+    def generate(prompts: list, sampling_params: Any, **kwargs: Any) -> Any:
+        sampling = [sampling_params.clone() for _ in budgets]
+        for params, budget in zip(sampling, budgets, strict=True):
+            params.n, params.max_tokens = n, budget
+        return llm.generate(prompts, sampling_params=sampling, **kwargs)
+
+    return Replaced(llm, generate=generate)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,6 @@ logger = get_logger(__name__)
 
 TESTED_TRL_MINORS = ("1.12", "1.13", "1.14", "1.16")  # the only 1.15 is 1.15.0, which needs Triton to train
 OF_LOSS = ("compute_loss", "_compute_loss")
-_MAKE_TURNS = ("rollout_func", "tools", "environment_factory")  # arguments of GRPOTrainer
 
 
 def check_trl_version(version: str) -> None:
@@ -52,7 +51,7 @@ def check_arguments(args: Any, kwargs: dict[str, Any], *, expected: type[CreditC
         what = values_of(args, ["prompt_sampler" if args.prompt_sampler != "data" else "groups"])
         fix = "load it without streaming=True, or set prompt_sampler='data' and groups to 'keep' or 'replace'"
         raise ValueError(f"{what} draws rows by number, and train_dataset is a stream: {fix}.")
-    has_turns = any(map(argument, _MAKE_TURNS))
+    has_turns = any(map(argument, ("rollout_func", "tools", "environment_factory")))
     by_turn = {"trace_unit": args.has_trace and args.trace_unit == "turn", "turn_average": args.turn_average}
     if idle := [name for name, acts in by_turn.items() if acts and not has_turns]:
         fix = "give the trainer tools, environment_factory or rollout_func, or leave it out"
@@ -62,8 +61,7 @@ def check_arguments(args: Any, kwargs: dict[str, Any], *, expected: type[CreditC
     divides_turns = args.rollouts == "chain" and args.segmentation == "turns"
     if divides_turns and argument("environment_factory") is None:
         raise ValueError("segmentation='turns' divides conversations with environments: give environment_factory.")
-    others = argument("tools") or argument("rollout_func")
-    if args.rollouts != "none" and has_turns and (others or not divides_turns):
+    if args.rollouts != "none" and has_turns and (argument("tools") or argument("rollout_func") or not divides_turns):
         what = f"{values_of(args, ['rollouts', 'segmentation'])}: their responses cannot be continued from the middle"
         fix = "set rollouts='none', or with an environment alone rollouts='chain' and segmentation='turns'"
         raise ValueError(f"tools, environment_factory or rollout_func with {what}: {fix}.")

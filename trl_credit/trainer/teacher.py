@@ -21,26 +21,15 @@ from ..loss.batch import Batch
 from ..passes.reduced import ReducedPasses, arguments_of
 from ..rollouts.replay import padded
 from ..rollouts.sources import GenerationBatch
-from ..runs.resumable import ResumableTrainer
 from ..support.errors import one_line
 from ..support.tensor_files import load_tensors, save_tensors
 from .before_run import FirstRows
 from .engine import TrlEngine
+from .engine_calls import Replaced
 from .teacher_contexts import Contexts
 
 
 _SHARED = "teacher.safetensors"  # of all processes
-
-
-class TrainerWith:
-    """A trainer with some attributes replaced: for passes over another model, or a teacher of other settings."""
-
-    def __init__(self, trainer: ResumableTrainer, **attributes: Any) -> None:
-        self._trainer = trainer
-        vars(self).update(attributes)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._trainer, name)
 
 
 class Teacher(TrainerCallback):
@@ -78,7 +67,7 @@ class Teacher(TrainerCallback):
         if path is not None:
             self._other = self._loaded(path)
             # with findings of their own, such as whether packed rows are exact
-            self._passes = ReducedPasses(TrainerWith(trainer, model=self._other, findings={}), forward)
+            self._passes = ReducedPasses(Replaced(trainer, model=self._other, findings={}), forward)
         elif self._args.teacher == "reference":
             self._other = trainer.ref_model
         config = trainer.accelerator.unwrap_model(self._model).config.get_text_config()

@@ -21,7 +21,7 @@ from worker import QUIET, print_result, trainer_of
 
 from trl_credit import SPOTreeConfig, SPOTreeTrainer
 from trl_credit.demo import demo_reward, demo_settings
-from trl_credit.rollouts import ReplayBuffer
+from trl_credit.rollouts.replay import ReplayBuffer
 from trl_credit.runs.checkpoints import is_complete, last_checkpoint
 
 

@@ -24,8 +24,8 @@ from ...runs.identity import identity
 from ...support.digests import seed_from, short_digest
 from ...support.functions import FunctionRaised
 from ...trainer import CreditTrainer
-from ...trainer.engine_calls import temporarily
-from ...trainer.teacher import Teacher, TrainerWith
+from ...trainer.engine_calls import Replaced, temporarily
+from ...trainer.teacher import Teacher
 from ..explain.credits import Explained, explain, groups_of, rewards_of
 from ..explain.measure import measured as with_measures
 from ..explain.segments import batch_of, segment_credit
@@ -234,7 +234,7 @@ def _explained(
             teacher = None
             if config.teacher is not None:
                 rows = [("the data", trainer.train_dataset, parts[0][1][:1])]
-                teacher = Teacher(TrainerWith(trainer, args=config), trainer.engine, trainer._trl_forward, rows)
+                teacher = Teacher(Replaced(trainer, args=config), trainer.engine, trainer._trl_forward, rows)
             explanations, bar = [], tqdm(parts, name, disable=trainer.args.disable_tqdm, delay=2.0)
             for number, (shard, examples) in enumerate(bar):
                 if teacher is not None:

@@ -16,7 +16,7 @@ from ...loss.assignment import log_weight_of
 from ...loss.belief import correct_columns
 from ...loss.contract import Contract, algorithm
 from ...loss.loss_pass import policy_credit
-from ...loss.normalizer import Normalizer
+from ...loss.normalizer import divisors
 from ...loss.order import in_batch, in_loss, outcome_advantages
 from ...loss.statistics import with_statistics
 from ...observe.captured import columns_of
@@ -99,8 +99,8 @@ def explain(shard: Shard, config: CreditConfig, *, name: str, segments: Segments
     header = {**shard.header, "algorithm": name, "beta": 0.0, "trainer": None, "settings": settings_of(config)}
     header["clip"] = [1 - config.clip_range[0], config.clip_range[1] - 1]
     header["trace_decay"] = config.trace_decay if config.has_trace else None
-    divisors = Normalizer(config).divisors(tokens).expand(len(responses), 1)[:, 0].tolist()
-    return Explained(name, Shard(header, {}, responses), horizon, note, divisors)
+    divided_by = divisors(config, tokens).expand(len(responses), 1)[:, 0].tolist()
+    return Explained(name, Shard(header, {}, responses), horizon, note, divided_by)
 
 
 def _tokens(shard: Shard, config: CreditConfig, segments: Segments | None) -> tuple[Tokens, str]:

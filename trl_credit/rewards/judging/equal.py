@@ -36,8 +36,6 @@ _MARKS = ("'", "\\overline", "dots", "^T", "\\equiv", "\\neq")  # math-verify ig
 # math-verify reads these as 0, so they are equal only if written alike
 _ZEROS = re.compile(r"\\frac\{(?:d|\\partial)[^{}]*(?:\{[^{}]*\}[^{}]*)?\}\{(?:d|\\partial) ?\\?[A-Za-z]")
 _OPEN = (AppliedUndef, Derivative, Integral, Limit, Product, Sum, floor, ceiling)  # have no value at a place
-_PLACES = 6  # that a rounded decimal must have
-_SEVERAL = {Kind.LIST, Kind.TUPLE, Kind.SET}
 _SEPARATED = re.compile(r",|\b(?:and|or)\b")
 
 
@@ -137,7 +135,7 @@ def _claims(answer: str, gold: str, rules: Rules) -> list[str]:
 
 
 def _rounds_to(exact: str, rounded: str, least: int = 0) -> bool:
-    """Whether a decimal of some places is the other number, rounded to these places."""
+    """Whether a decimal of some places, at least `least`, is the other number, rounded to these places."""
     rounded = joined(without_units(rounded).strip())
     value, places = read(exact).number, len(rounded.partition(".")[2])
     if value is None or not DECIMAL.fullmatch(rounded) or places < least:
@@ -150,8 +148,7 @@ def same(answer: str, gold: str, rules: Rules) -> bool:
     if squeezed(answer) == squeezed(gold):
         return True
     a, b = read(answer), read(gold)
-    verdicts = (compare(a, b, rules) for compare in _COMPARISONS)
-    return next(verdict for verdict in verdicts if verdict is not None)
+    return next(verdict for compare in _COMPARISONS if (verdict := compare(a, b, rules)) is not None)
 
 
 def _texts(a: Answer, b: Answer, rules: Rules) -> bool | None:
@@ -182,7 +179,7 @@ def _elements(a: Answer, b: Answer, rules: Rules) -> bool | None:
         a = read(", ".join(a.elements))
     vectors = a.along_axes(len(b.elements)), b.along_axes(len(a.elements))
     parts, right, kinds = vectors[0] or a.elements, vectors[1] or b.elements, {a.kind, b.kind}
-    if kinds == {Kind.MATRIX} or not (kinds & _SEVERAL or len(parts) == len(right) > 1):
+    if kinds == {Kind.MATRIX} or not (kinds & {Kind.LIST, Kind.TUPLE, Kind.SET} or len(parts) == len(right) > 1):
         return None
     if Kind.LIST in kinds and not _SEPARATED.search(joined(a.text) + joined(b.text)):
         return True if sorted(parts) == sorted(right) else None  # 100,200 may be one number or two
@@ -273,9 +270,8 @@ def _same_formula(answer: str, gold: str) -> bool:
         return False
     one, other = read(answer).tree, read(gold).tree
     if isinstance(one, Expr) and isinstance(other, Expr) and not (one.has(*_OPEN) or other.has(*_OPEN)):
-        return _same_expression(one, other) or any(
-            _rounds_to(x, y, _PLACES) for x, y in ((answer, gold), (gold, answer))
-        )
+        pairs = ((answer, gold), (gold, answer))
+        return _same_expression(one, other) or any(_rounds_to(x, y, least=6) for x, y in pairs)
     return bool(verify(parsed_as(gold), parsed_as(answer), timeout_seconds=None))
 
 

@@ -1,7 +1,7 @@
 """Numbers with an integer parameter: π/4 + kπ for all integers k, whatever the letter, n ≡ 1 (mod 3), all odd n."""
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sympy import Expr, Symbol
 
@@ -29,13 +29,11 @@ _FILLER = re.compile(
     r"\b(?:all|any|every|each|for|the|is|are|an?|that|which|positive|integers?|numbers?|or|and)\b|[ ,]"
 )
 _CLUE = re.compile(r"\\(?:in|pi|circ|mid)(?![A-Za-z])|mod|odd|even|integer|multiple|divisible")
-_USUAL = set("klmnpjt")
 _MOST = 30  # numbers of a formula that are looked for in the other family
 _LONGEST = 300  # characters
 
 
-@dataclass(frozen=True)
-class _Family:
+class _Family(NamedTuple):
     """Formulas with a letter for all integers. `domain` is the set of that letter, if the text names it. `subject` is
     the letter of the numbers themselves: n in n ≡ 1 (mod 3)."""
 
@@ -81,7 +79,7 @@ def _read(text: str, *, bare: bool = False) -> _Family | None:
         return None
     letter, parts = letters.pop(), [f"({', '.join(parts)})"] if is_tuple else parts
     domain = re.sub(r"\\mathbb|[ {}()]", "", domain).replace("ℤ", "Z")
-    return _Family(parts, letter, domain) if letter in ({clause["letter"]} if domain else _USUAL) else None
+    return _Family(parts, letter, domain) if letter in ({clause["letter"]} if domain else set("klmnpjt")) else None
 
 
 def _classes(text: str) -> _Family | None:

@@ -42,7 +42,6 @@ _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-zµΩ]+")
 _THOUSANDS = re.compile(r"(?<![\d,.])([1-9]\d{0,2}(?:,\d{3})+)(?![\d,])")
 _COMMA = re.compile(r",")
 _MOST_PARTS = 50  # of a list whose parts may have units
-_MOST_BRACKETS = 100
 
 
 def _period(match: re.Match[str]) -> str:
@@ -52,14 +51,15 @@ def _period(match: re.Match[str]) -> str:
     return f"\\frac{{{int(whole + start + period) - int((whole + start) or '0')}}}{{{nines}}}"
 
 
-_Rewrites = tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
+Rewrites = tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
 
 
-def _compiled(*rewrites: tuple[str, str | Callable[[re.Match[str]], str]]) -> _Rewrites:
+def compiled(*rewrites: tuple[str, str | Callable[[re.Match[str]], str]]) -> Rewrites:
+    """Patterns, in which a dot matches all characters, and what replaces them."""
     return tuple((re.compile(pattern, re.DOTALL), replacement) for pattern, replacement in rewrites)
 
 
-_BEFORE_UNITS = _compiled(
+_BEFORE_UNITS = compiled(
     (r"(?<=\^\{[\d+-])\}\^\{|(?<=_\{\d)\}_\{", ""),  # ⁻¹
     (r"(\d+)\u2044(\d+)", r"\\frac{\1}{\2}"),
     (r"\\\\ ?\[ ?-?[\d.]+ ?(?:pt|mm|cm|em|ex|in) ?\]", r"\\\\ "),  # a row with space after it
@@ -81,7 +81,7 @@ _BEFORE_UNITS = _compiled(
     (r"(\\frac\{[^{}]*\})(\d)", r"\1{\2}"),
     (r"\\sqrt ?(\d|\\pi(?![A-Za-z])|(?<= )[A-Za-z](?![A-Za-z]))", r"\\sqrt{\1}"),
 )
-_AFTER_UNITS = _compiled(
+_AFTER_UNITS = compiled(
     # a unit in Chinese; not ten thousand, half and the like
     (r"(?<=[\d}])\s?(?!.*[万亿千百十半兆零一二两三四五六七八九分之])[\u4e00-\u9fff]{1,4}[ 。]*$", ""),
     (r"\\sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
@@ -111,17 +111,18 @@ def normal(text: str) -> str:
     """A bare answer in normal form; spaces are single, and there are none at its ends."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", re.sub(r"(?<=\d)(?=[¼-¾⅐-⅞])", " ", text).translate(_SYMBOLS))
-    text = _rewritten(text, _BEFORE_UNITS)
+    text = rewritten(text, _BEFORE_UNITS)
     text = _SPACES.sub(" ", _FONT.sub(_unwrapped, text)).strip().rstrip(" .,;")
     text = _with_units(_FILLERS.sub("", text))
     text = _SAME_PATTERN.sub(lambda match: _SAME[match.group()], text)
-    text = _rewritten(_SPACES.sub(" ", text).strip(" =").rstrip(" .,;"), _AFTER_UNITS)
+    text = rewritten(_SPACES.sub(" ", text).strip(" =").rstrip(" .,;"), _AFTER_UNITS)
     text = without_brackets(text.strip(" =").rstrip(" .,;"))
     text = _with_base(text) if re.search("_|base|^-?0[xXbo]", text) else text
     return "\\emptyset" if _NOTHING.fullmatch(text) else text
 
 
-def _rewritten(text: str, rewrites: _Rewrites) -> str:
+def rewritten(text: str, rewrites: Rewrites) -> str:
+    """The text after all rewrites, one after the other."""
     for pattern, replacement in rewrites:
         text = pattern.sub(replacement, text)
     return text
@@ -163,7 +164,7 @@ def joined(text: str) -> str:
 
 def without_brackets(text: str) -> str:
     """The text without parentheses around it, unless they are part of its meaning: a pair, an interval, a choice."""
-    for _ in range(_MOST_BRACKETS):
+    for _ in range(100):  # brackets
         inner = text[1:-1].strip()
         if not (text.startswith("(") and text.endswith(")") and len(inner) > 1 and _balanced(inner)):
             break

@@ -58,7 +58,8 @@ class JudgePool:
     """
 
     def __init__(self, size: int | None = None, *, memory: float = MEMORY) -> None:
-        self.size = size or _default_size()
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.size = size or max(1, min(8, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for _ in range(self.size):
             self._idle.put(_Worker(memory))
@@ -209,11 +210,6 @@ def _kill(process: subprocess.Popen[str]) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
-
-
-def _default_size() -> int:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(8, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
 
 
 @cache

@@ -32,7 +32,6 @@ _BASE = re.compile(
     r"\$?(?P<form> (?:representation|expansion|form|notation|expression|equivalent|numeral)\b)?"
 )
 _MATH = re.compile(r"\$[^$]{1,300}\$|\\\([^$]{1,300}?\\\)|\\\[[^$]{1,300}?\\\]")
-_VARIABLES = ("abc", "xyz", "pqr", "mn", "uvw")
 _ALONE, _ENDS = r"(?<![A-Za-z\d_\\^*/=+-])(?<![*/=+-] )", r"(?![A-Za-z\d_]| ?[*/=^+-])"
 _SUM = re.compile(r"[a-z]{1,2}(?:(?:[+-]|\\cdot )[a-z]{1,2}){0,9}")
 _ASKED_SUM = re.compile(rf"{_ALONE}[a-z](?: ?\+ ?[a-z])+{_ENDS}|\bsum of [a-z](?:(?:, ?(?:and )?| and )[a-z])+\b")
@@ -90,7 +89,7 @@ def _is_product(letters: str, problem: str) -> bool:
     if not (letters.isalpha() and letters.islower() and 1 < len(letters) == len(set(letters))):
         return False
     if not problem:
-        return any(set(letters) <= set(names) for names in _VARIABLES)
+        return any(set(letters) <= set(names) for names in ("abc", "xyz", "pqr", "mn", "uvw"))
     formulas = " ".join(_MATH.findall(problem))
     return all(re.search(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", formulas) for letter in letters)
 

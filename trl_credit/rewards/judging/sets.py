@@ -2,34 +2,28 @@
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sympy import Expr, FiniteSet, Float, Intersection, Interval, S, Set, Union, oo
 
-from .normal import split_outside, without_brackets
+from .normal import compiled, rewritten, split_outside, without_brackets
 from .read import is_label, read
 
 
 _REALS = {"": "(-\\infty,\\infty)", "positive": "(0,\\infty)", "nonnegative": "[0,\\infty)", "nonzero": "!=0"}
-_REPLACED = [  # so that one sign has each meaning
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\([lg])(?:(t)|eq?|eqslant)(?![A-Za-z])", lambda sign: "<>"[sign[1] == "g"] + "=" * (not sign[2])),
-        (r"\\neq?(?![A-Za-z])|\\not ?=", "!="),
-        # all real numbers x such that x > 1
-        (
-            r"^(?i:for |all |any |real |numbers? |values of |[a-z] such that )+(?=[A-Za-z] ?(?:[<>!]|\\(?:not)?in\b))",
-            "",
-        ),
-        (
-            r"(?i:(?:the )?(?:set of )?(?:(?:all|any|every) )?(?:(?P<kind>positive|non-?negative|non-?zero) )?"
-            r"reals?(?: (?:number|value)s?)?(?: of)?(?: [a-z])?(?![a-z]))|"
-            r"(?:\\R(?![A-Za-z])|\\mathbb ?\{? ?R ?\}?|ℝ)(?P<plus> ?[\^_] ?\{? ?(?:\+|> ?0) ?\}?)?",
-            lambda reals: _REALS["positive" if reals["plus"] else (reals["kind"] or "").lower().replace("-", "")],
-        ),
-        (r"\\backslash(?![A-Za-z])|\bexcept(?: for| at)?\b|(?<=[)}]) ?-(?= ?\\\{)", r"\\setminus "),
-    )
-]
+_ONE_SIGN = compiled(  # for each meaning
+    (r"\\([lg])(?:(t)|eq?|eqslant)(?![A-Za-z])", lambda sign: "<>"[sign[1] == "g"] + "=" * (not sign[2])),
+    (r"\\neq?(?![A-Za-z])|\\not ?=", "!="),
+    # all real numbers x such that x > 1
+    (r"^(?i:for |all |any |real |numbers? |values of |[a-z] such that )+(?=[A-Za-z] ?(?:[<>!]|\\(?:not)?in\b))", ""),
+    (
+        r"(?i:(?:the )?(?:set of )?(?:(?:all|any|every) )?(?:(?P<kind>positive|non-?negative|non-?zero) )?"
+        r"reals?(?: (?:number|value)s?)?(?: of)?(?: [a-z])?(?![a-z]))|"
+        r"(?:\\R(?![A-Za-z])|\\mathbb ?\{? ?R ?\}?|ℝ)(?P<plus> ?[\^_] ?\{? ?(?:\+|> ?0) ?\}?)?",
+        lambda reals: _REALS["positive" if reals["plus"] else (reals["kind"] or "").lower().replace("-", "")],
+    ),
+    (r"\\backslash(?![A-Za-z])|\bexcept(?: for| at)?\b|(?<=[)}]) ?-(?= ?\\\{)", r"\\setminus "),
+)
 _SET_SIGN = re.compile(
     r"[<>ℝ]|!=|(?i:reals?\b)|^\]|\[$|"
     r"\\(?:[lg](?:t|eq?|eqslant)|neq?|not|in|notin|R|mathbb|cup|lor|vee|setminus|emptyset|infty)(?![A-Za-z])"
@@ -46,8 +40,7 @@ _TURNED = str.maketrans("<>", "><")
 _LONGEST = 500  # characters
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Whether two answers are equal, whether the first is as finished as the second, and the numbers in each."""
 
     equal: bool
@@ -77,9 +70,7 @@ class _Reading:
         self.numbers: list[str] = []
         self.names: set[str] = set()
         self._ends: Counter[Expr] = Counter()
-        for pattern, replacement in _REPLACED:
-            text = pattern.sub(replacement, text)
-        self.elements = self._read(text)
+        self.elements = self._read(rewritten(text, _ONE_SIGN))
 
     @property
     def done(self) -> bool:

@@ -19,10 +19,9 @@ _PREFIXES = "//1 n/nano/1e-9 µ/micro/1e-6 m/milli/1e-3 c/centi/1e-2 d/deci/1e-1
 _WAYS = set("valu arrangement possibilit outcom choic combination permutation option".split())  # stems
 FUNCTIONS = set("sin cos tan cot sec csc log exp sqrt max min gcd lcm mod det arcsin arccos arctan and".split())
 # words behind a number that make it another value, or none
-NO_UNITS = (FUNCTIONS - {"min"}) | set(
-    "or nor not no to by with plus minus times over if for where than but unless half halves dozen hundred thousand "
-    "million billion trillion factorial wrong false maybe perhaps always sometimes equals this".split()
-)
+_OTHER_VALUES = """or nor not no to by with plus minus times over if for where than but unless half halves dozen hundred
+thousand million billion trillion factorial wrong false maybe perhaps always sometimes equals this""".split()
+NO_UNITS = (FUNCTIONS - {"min"}).union(_OTHER_VALUES)
 # words that say nothing about a unit
 _FILLERS = "an?|the|of|about|are|each|total|all|altogether|only|exactly|together|old|long|wide|tall|high|deep|away|left"
 _PLURAL = re.compile(r"(?!.*ths|thirds|quarters|tens|.*illions)\w+[^su]s|people|children|(?:wo)?men|mice|dice")
