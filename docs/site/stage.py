@@ -51,7 +51,8 @@ def rewritten(text: str, page: Path, repository: str | None) -> str:
         if repository is None:
             return words[1:-1]
         view = "raw" if picture else "tree" if file.is_dir() else "blob"
-        return f"{picture}{words}({repository.rstrip('/')}/{view}/main/{file.relative_to(ROOT).as_posix()}{anchor or ''})"
+        place_there = f"{view}/main/{file.relative_to(ROOT).as_posix()}{anchor or ''}"
+        return f"{picture}{words}({repository.rstrip('/')}/{place_there})"
 
     return LINK.sub(link, text)
 
