@@ -124,10 +124,12 @@ class CreditConfig(SegmentKnobs, GroupKnobs, TurnKnobs, TeacherKnobs, Constructi
         difficulty_scale (`float`, *optional*, defaults to `1.3`):
             The factor λ_scale of HA-DW's weight λ_scale·exp(…).
         difficulty_window (`int`, *optional*, defaults to `10`):
-            The number m≥1 of past batches in the belief; for the first m it is the mean of their accuracies. The paper
-            gives no m, η, smallest step and start: ours come from a simulation (`trl-credit help ha_dw`).
+            m≥1. With `"history"`, σ is over the last m beliefs, and for the first m batches the belief is the mean of
+            their accuracies. With `"hard"` it is the mean of the last m accuracies. The paper gives no m, η, smallest
+            step and start: ours come from a simulation (`trl-credit help ha_dw`).
         difficulty_rate (`float`, *optional*, defaults to `6.0`):
-            η > 0. A step of the belief is η times the standard deviation of the last m beliefs.
+            η > 0. The belief goes the share η·σ of the way to an accuracy. σ is the standard deviation of the last m
+            beliefs.
         difficulty_rate_min (`float`, *optional*, defaults to `0.02`):
             The smallest step, in [0, 1], so that a constant belief can move.
         difficulty_threshold (`float`, *optional*, defaults to `0.5`):
