@@ -16,7 +16,7 @@ from trl_credit.observe.schema import shard_path, write_shard
 from trl_credit.settings.arguments import parse_arguments
 
 
-KIND = "mistakes on the command line"
+pytestmark = pytest.mark.hostile("mistakes on the command line", "refused")
 # by the words that come first: what follows them. The message must name the last flag; or the text beside it
 MISTAKES: dict[str, list[str | tuple[str, str]]] = {
     "": [("rain", "'train'")],
@@ -118,7 +118,6 @@ def files(tmp_path_factory):
     return folder
 
 
-@pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize(("first", "row"), ROWS, ids=[f"{first} {words}" for first, (words, _) in ROWS])
 def test_a_mistake_is_one_line_and_writes_nothing(files, monkeypatch, capsys, first, row):
     monkeypatch.chdir(files)
@@ -147,7 +146,6 @@ FILES = {
 }
 
 
-@pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize(("name", "text"), [(n, x) for n, texts in FILES.items() for x in texts], ids=lambda x: x[:30])
 def test_a_mistake_in_a_file_is_one_line(here, capsys, name, text):
     (here / "my.yaml").write_text(text)
@@ -156,7 +154,6 @@ def test_a_mistake_in_a_file_is_one_line(here, capsys, name, text):
     assert "my.yaml" in message or name == "base"
 
 
-@pytest.mark.hostile(KIND, "refused")
 def test_all_errors_come_at_once(tmp_path, command_said):
     (tmp_path / "my.yaml").write_text("learning_rate: -1\nmax_prompt_length: 4\n")
     flags = "--no_such_flag 5 --trace_lamda 1 --gamma 3 --lora_r 4 --evaluate_every 5 --loss_type sapo"
@@ -171,7 +168,7 @@ def test_all_errors_come_at_once(tmp_path, command_said):
     assert (code, names) == (2, ["'max_prompt_length'", "'strace':", "'--no_such_flag':", "'--trace_lamda':"])
 
 
-@pytest.mark.hostile(KIND, "survived")
+@pytest.mark.hostile("mistakes on the command line", "survived")
 def test_powers_of_ten_are_numbers_wherever_they_stand(tmp_path, record_property):
     file = tmp_path / "my.yaml"
     more = 'run_name: "1e5"\ngeneration_kwargs: {min_p: [1e-1], text: "1e5"}\nreward_weights: [-1e-3]'

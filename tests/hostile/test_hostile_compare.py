@@ -11,6 +11,9 @@ from script_helpers import error_of
 from trl_credit.cli import main
 
 
+pytestmark = pytest.mark.hostile("data files", "refused")
+
+
 @pytest.fixture
 def refused(capsys):
     """The line with which `trl-credit compare` stops."""
@@ -25,7 +28,6 @@ LOGS = {
 }
 
 
-@pytest.mark.hostile("data files", "refused")
 @pytest.mark.parametrize("name", LOGS)
 def test_the_log_of_a_run_that_is_damaged(refused, name, tmp_path):
     identity, log = LOGS[name]
@@ -40,7 +42,6 @@ def test_the_log_of_a_run_that_is_damaged(refused, name, tmp_path):
     assert not (tmp_path / "out" / "report.md").exists()
 
 
-@pytest.mark.hostile("data files", "refused")
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"version": 9, "primary": "end", "runs": {}}', '{"version": 2, "runs": {}}']
 )

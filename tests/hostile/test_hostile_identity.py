@@ -17,6 +17,7 @@ from trl_credit.runs.checkpoints import last_checkpoint
 from trl_credit.runs.identity import differences, functions_of, identity, in_words
 
 
+pytestmark = refused
 ROWS = [{"prompt": f"{i % 10}+{i // 10 % 10}=", "answer": str(i)} for i in range(64)]
 WRONG = [row | {"answer": "0"} for row in ROWS]
 
@@ -69,7 +70,6 @@ def changes(make_trainer, one, other, algo="grpo"):
     return in_words(differences(*(identity(make_trainer(algo, **x)) for x in (one, other)), defaults={}))
 
 
-@refused
 @pytest.mark.parametrize("case", ARGUMENTS)
 def test_another_argument_of_the_trainer(make_trainer, tiny_model, tmp_path, case):
     argument, *makers, named = ARGUMENTS[case]
@@ -82,14 +82,12 @@ def test_another_argument_of_the_trainer(make_trainer, tiny_model, tmp_path, cas
     assert text.startswith(named) and text.count(" → ") == bool(named)
 
 
-@refused
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_another_tokenizer(make_trainer, tiny_model, name):
     one, other = ({"trainer_kwargs": {"processing_class": make(tiny_model)}} for make in TOKENIZERS[name])
     assert changes(make_trainer, one, other).startswith(f"tokenizer.{name} ")
 
 
-@refused
 @pytest.mark.parametrize(
     ("algo", "settings", "change"),
     [
@@ -103,7 +101,6 @@ def test_another_cut_where_it_changes_the_loss(make_trainer, algo, settings, cha
     assert changes(make_trainer, settings, {**settings, **CUT}, algo) == change
 
 
-@refused
 def test_another_tool(make_trainer):
     trainer, records = make_trainer("grpo"), []
     for tool in (copied, tokenizer):
@@ -120,7 +117,6 @@ HELPERS = {
 }
 
 
-@refused
 @pytest.mark.parametrize("helper", ["scorer", "later"])
 def test_a_helper_of_the_reward_is_another(make_trainer, tmp_path, monkeypatch, helper):
     for name, text in HELPERS.items():
@@ -138,7 +134,6 @@ def test_a_helper_of_the_reward_is_another(make_trainer, tmp_path, monkeypatch, 
         sys.modules.pop(name)
 
 
-@refused
 def test_a_reference_that_a_resumed_run_would_load_from_the_trained_model(make_trainer, tiny_model, tmp_path):
     folder = copied(tiny_model, tmp_path)
     before = (folder / "model.safetensors").read_bytes()

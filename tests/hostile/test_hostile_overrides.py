@@ -8,7 +8,7 @@ from trl_credit import CreditConfig, CreditTrainer, STraceConfig, STraceTrainer
 from trl_credit.rewards.guard import RewardError
 
 
-refused = pytest.mark.hostile("subclasses of a trainer", "refused")
+pytestmark = pytest.mark.hostile("subclasses of a trainer", "refused")
 
 
 def own_loss(self, model, inputs, **kwargs):
@@ -43,7 +43,6 @@ class Logps(STraceTrainer):
         return logps, torch.zeros_like(logps), None
 
 
-@refused
 @pytest.mark.parametrize(
     ("kind", "label"),
     [
@@ -60,7 +59,6 @@ def test_an_override_without_super_is_named(kind, label, make_trainer):
     assert trainer.state.global_step == 0
 
 
-@refused
 @pytest.mark.parametrize("shape", [slice(None), (slice(None), [0, 0])])
 def test_rewards_of_another_shape_are_refused(shape, make_trainer):
     class Flat(CreditTrainer):

@@ -10,11 +10,11 @@ from trl_credit.hub import write_model_card
 from trl_credit.runs.checkpoints import last_checkpoint
 
 
+pytestmark = refused
 STREAM = datasets.IterableDataset.from_generator(lambda: iter([{"prompt": "1+1=", "answer": "2"}]))
 SHORT = [({"steps_per_generation": 4}, 3, 8), ({}, 1, 2), ({"trainer_kwargs": {"train_dataset": STREAM}}, 1, 2)]
 
 
-@refused
 @pytest.mark.parametrize(("settings", "n_prompts", "needed"), SHORT)
 def test_nothing_to_train(make_trainer, tmp_path, settings, n_prompts, needed):
     with pytest.raises(ValueError, match=f"one generation batch takes {needed} prompts"):
@@ -32,7 +32,6 @@ OTHER = [
 ]
 
 
-@refused
 def test_another_run_in_the_folder(make_trainer, tmp_path, record_property):
     make_trainer("grpo", max_steps=1, **SAVES).train()
     before = (tmp_path / "run" / "credit_run.json").read_bytes()
@@ -82,7 +81,6 @@ def test_the_same_run_from_scratch_ignores_older_checkpoints(make_trainer, tmp_p
         make_trainer("grpo", max_steps=3, **SAVES).train(resume_from_checkpoint=True)
 
 
-@refused
 def test_two_runs_at_once(make_trainer):
     holder = make_trainer("grpo", max_steps=1, **SAVES)
     holder.claim_output_dir()
@@ -91,7 +89,6 @@ def test_two_runs_at_once(make_trainer):
     holder.train()  # its own claim is no obstacle
 
 
-@refused
 def test_a_checkpoint_from_elsewhere_into_the_folder_of_another_run(make_trainer, tmp_path):
     make_trainer("grpo", max_steps=1, output_dir=str(tmp_path / "one"), **SAVES).train()
     make_trainer("p_trace", max_steps=2, **SAVES).train()
@@ -121,7 +118,6 @@ OWN = "from trl_credit.loss.assignment import assign_credit\n\n"
 OWN += "".join(f"def {name}(config, tokens):\n    return assign_credit(config, tokens)\n\n" for name in ("one", "two"))
 
 
-@refused
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_functions_of_another_run(make_trainer, tmp_path, function):
     (tmp_path / "own.py").write_text(OWN)
