@@ -1,4 +1,4 @@
-"""The model card and the recipe beside it."""
+"""The model card, its plots and table of settings, and the recipe beside it."""
 
 import json
 import re
@@ -9,15 +9,18 @@ import torch
 import yaml
 from hub_helpers import SECRET
 from huggingface_hub import ModelCard
+from matplotlib.figure import Figure
+from segment_helpers import TREE, steps_of
 from trl import GRPOConfig
 
 from trl_credit import ALGORITHMS, CreditConfig
 from trl_credit.cli import training
 from trl_credit.hub import TrainingData, publishable, write_model_card
 from trl_credit.hub.card import read_evaluation
-from trl_credit.hub.describe import EIGHTY_TWENTY, papers_of
+from trl_credit.hub.describe import EIGHTY_TWENTY, PARTS, Setting, describe_credit, papers_of
 from trl_credit.hub.public import Public, escape
 from trl_credit.hub.recipe import PRIVATE, PUBLIC_TEXT, TRL_FIELDS, changed
+from trl_credit.observe.plots import PANELS, plot_credit, plot_rewards
 
 
 @dataclass
@@ -197,3 +200,130 @@ def test_the_recipe_of_a_run_from_python_on_a_folder_is_not_taken_for_one_of_the
     assert yaml.safe_load(recipe.read_text())["model_name_or_path"] == "a local folder"
     with pytest.raises(ValueError, match="model_name_or_path='a local folder' has no data to train on: set --dataset"):
         training.build(["--config", str(recipe), "--output_dir", str(tmp_path / "again")], command=["trl-credit"])
+
+
+# The plots: what of the logs is drawn, and on which axes
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """All figures that are drawn."""
+    drawn, draw = [], Figure.draw
+    monkeypatch.setattr(Figure, "draw", lambda self, renderer: drawn.append(self) or draw(self, renderer))
+    return drawn
+
+
+def legend(axes) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def drawn(figures, path, **metrics):
+    logs = [{"step": step} | {f"credit/{name}": x for name, x in metrics.items()} for step in (1, 2, 3)]
+    names = plot_credit(logs, path / "c.png", title="t")
+    return names, figures[-1].axes if names else []
+
+
+def test_the_axes_and_the_legends(tmp_path, figures):
+    for value, end in ((1.0, 1.1), (0.0013, 0.00143), (0.0, 1.0)):
+        names, (axes,) = drawn(figures, tmp_path, clip_fraction=value)
+        assert axes.get_ylim() == pytest.approx((0, end)) and axes.get_legend() is None
+    names, (axes,) = drawn(figures, tmp_path, **{"difficulty_weight/harder_positive": 1.2})
+    assert legend(axes) == ["harder positive"] and axes.get_title() == "difficulty weight"
+    names, (axes,) = drawn(figures, tmp_path, **{"clip_fraction": 0.1, "clip_fraction/response_mean": 0.2})
+    assert legend(axes) == ["all", "response mean"]
+    # metrics that have nothing to report
+    idle = {"rollout_token_share": 1.0, "kept_fraction": 1.0, "rows_missing": 0.0, "replay/age": 0.0}
+    assert drawn(figures, tmp_path, **idle)[0] == []
+    assert drawn(figures, tmp_path, rollout_token_share=0.7)[0] == ["rollout_token_share"]
+    tenths = {f"coefficient/entropy_decile_{d}": 1.0 + d for d in range(10)}
+    names, (axes,) = drawn(figures, tmp_path, **tenths)
+    assert names == list(tenths) and len({tuple(line.get_color()) for line in axes.lines}) == 10
+    assert legend(axes)[:10:3] == [f"entropy decile {d}" for d in (0, 3, 6, 9)]
+
+
+def test_every_panel_in_its_order_and_what_no_panel_names_after_them(tmp_path, figures):
+    metrics = {"a_new_one": 10.0, "seconds/train": 1.0, "effective_horizon": 3.0, "abs_advantage": 0.5, "mine/x": 2.0}
+    metrics |= dict.fromkeys(reversed(PANELS), 0.5)
+    names, panels = drawn(figures, tmp_path, **metrics)
+    assert names == [*PANELS, "a_new_one", "mine/x"] and len(panels) == len(names)
+    for begin, axes in zip(names, panels, strict=True):
+        assert axes.get_xlabel().replace("\n", " ") == f"optimizer step {PANELS.get(begin, '')}".strip()
+
+
+def test_the_band_of_the_reward_stays_in_its_range(finished_run, tmp_path, figures):
+    log = finished_run("s_trace").trainer.state.log_history
+    rows = [row for row in log if "reward" in row]
+    assert all(0 <= row["reward_min"] <= row["reward"] <= row["reward_max"] <= 1 for row in rows)
+    row = {"step": 1, "reward": 0.9, "reward_std": 0.3}
+    plot_rewards([row | {"reward_min": 0.0, "reward_max": 1.0}], tmp_path / "r.png", title="t")
+    heights = figures[-1].axes[0].collections[0].get_paths()[0].vertices[:, 1]
+    assert heights.min() == pytest.approx(0.6) and heights.max() == 1.0
+    assert plot_rewards([row], tmp_path / "r.png", title="t") == (0.9, 0.9)
+
+
+# The table: which settings are shown
+
+
+@pytest.fixture
+def args_of(tmp_path):
+    def make(algo, **settings):
+        common = {"output_dir": str(tmp_path / "run"), "report_to": "none", "use_cpu": True, "bf16": False}
+        config = ALGORITHMS[algo][0] if algo in ALGORITHMS else CreditConfig
+        return config(**{**common, "per_device_train_batch_size": 8, "num_generations": 8, **settings})
+
+    return make
+
+
+@pytest.fixture
+def shown(args_of):
+    """Name → value of the rows of a configuration, and name → the preset's value where it is another one."""
+
+    def make(algo, **settings):
+        rows = describe_credit(args_of(algo, **settings))
+        return {row.name: row.value for row in rows}, {row.name: row.published for row in rows if row.published}
+
+    return make
+
+
+@pytest.mark.parametrize("form", ["nodes", "paths"])
+def test_the_nodes_that_were_trained_on(make_trainer, form):
+    trainer = make_trainer(**{**TREE, "max_steps": 1}, tree_rows=form)
+    trees, grow = [], trainer.forest._new_rows
+    trainer.forest._new_rows = lambda grown: trees.extend(grown) or grow(grown)
+    trainer.train()
+    (row,) = steps_of(trainer)
+    credited = [node for tree in trees for node in tree.root.walk()[1:] if node.advantage]
+    assert len(credited) <= 16 and row["credit/nodes_trained"] == len(credited) < row["credit/nodes"]
+    assert (row["credit/rows"] < len(credited)) == (form == "paths")
+
+
+def test_every_part_of_credit_has_its_settings(args_of):
+    rows = describe_credit(args_of("s_trace", selective_rate=0.1, beta=0.2, top_entropy_quantile=0.5))
+    parts = [row.part for row in rows]
+    assert list(dict.fromkeys(parts)) == list(PARTS) and parts == sorted(parts, key=list(PARTS).index)
+    assert Setting("weight W", "selective_rate", "0.1", "0.2") in rows
+    assert Setting("loss", "beta", "0.2", "0.001") in rows and Setting("mask M", "token_mask", "none") in rows
+    assert Setting("mask M", "top_entropy_quantile", "0.5", "1") in rows
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings", "absent"),
+    [
+        ("spo_chain", {"cutpoint_interval": 7, "probability_threshold": 0.8}, {"num_segments", "segment_length"}),
+        ("vine_ppo", {"step_splitter": "gsm8k"}, {"cutpoint_interval", "num_segments", "segment_length"}),
+        ("spo_tree", {"tree_branching": [4, 2], "replay_cap": None}, {"scale_rewards", "segmentation"}),
+        ("spo_tree", {"process_reward_weight": 0.5, "process_reward_best_of": 4}, {"segmentation"}),
+        ("grpo", {"baseline": "optimal"}, {"scale_rewards", "segmentation"}),
+        ("spo_chain", {"policy_loss": "policy_iteration", "beta": 0.1, "token_mask": "none"}, {"clip_form"}),
+        ("grpo_lambda", {"importance": "token", "loss_weight": "trace_past"}, {"selective_rate"}),
+    ],
+)
+def test_settings_that_act_are_shown_with_the_presets_value(shown, algo, settings, absent):
+    values, published = shown(algo, **settings)
+    texts = {"None": "–", "[4, 2]": "4, 2"}
+    for name, value in settings.items():
+        assert values[name] == texts.get(str(value), str(value)), name
+    assert not absent & set(values)
+    default, nothing = shown(algo)
+    assert set(published) == set(settings) and nothing == {}
+    assert all(published[name] == default[name] for name in set(settings) & set(default))
