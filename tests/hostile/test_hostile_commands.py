@@ -18,6 +18,7 @@ from trl_credit.settings.arguments import parse_arguments
 
 pytestmark = pytest.mark.hostile("mistakes on the command line", "refused")
 # by the words that come first: what follows them. The message must name the last flag; or the text beside it
+RATES = "learning_rate=1e-4,2e-5,5e-5"
 MISTAKES: dict[str, list[str | tuple[str, str]]] = {
     "": [("rain", "'train'")],
     "train": [
@@ -59,12 +60,27 @@ MISTAKES: dict[str, list[str | tuple[str, str]]] = {
     "compare": [
         ("", "nothing to compare"),
         ("--algo s_trac", "'s_trace'"),
-        ("--algo grpo grpo", "'grpo'"),
         "--algo grpo --jobs 0",
         "--algo grpo s_trace --tree_branching 4",
         "--algo grpo --seed 3",
         "--algo grpo --baseline gspo",
         ("--credit none.py:f", "credit"),
+        ("nodir", "'nodir' is not used, as it follows no flag: finished runs follow --runs"),
+    ],
+    "compare --algo grpo": [
+        ("--sweep learning_rate=1e-4,0.0001", "--sweep"),
+        (f"--sweep {RATES} --seeds 100 3", "seed-100 both for tuning and for the verdict"),
+        "--tuning_seeds 7 8",
+        ("--sweep seed=1,2", "--seed"),
+        (f"--sweep {RATES} --learning_rate 1e-5", "learning_rate is set twice"),
+        ("--sweep trace_lambda=0.5,0.9", "--trace_lambda does nothing for any of these algorithms"),
+        "--equal beta=0 beta=1",
+        ("--equal trace_lambda=0.5", "grpo: --equal trace_lambda=0.5 does nothing for GRPO"),
+        ("--equal beta=much", "grpo: --beta"),
+        ("--algo 'x=grpo --beta 0.1' --equal beta=0", "x: --beta is also in --equal"),
+        ("--algo grpo", "'grpo' is given twice"),
+        ("--credit 'mine.py:f --strength 1'", "give it a name"),
+        ("--runs a", "--algo"),
     ],
     "recipes": [
         ("show qwen3_4b_random_mask", "'s_trace/qwen3_4b_random_mask'"),

@@ -5,7 +5,6 @@ import shlex
 import time
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 from hub_helpers import EXAMPLES, SECRET, output_of, push_to, run_folder, sharded
 from hub_server import HubServer, Repo
@@ -123,21 +122,21 @@ def test_pushes_while_training(hub, make_trainer, tmp_path, caplog):
     assert "training goes on, but step" in caplog.text and "write access" in caplog.text
 
 
-def test_the_flags_of_the_trainer_are_taken_over(hub, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+def test_the_flags_of_the_trainer_are_taken_over(own_hub, folder, tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN")
     config = ALGORITHMS["s_trace"][0]
-    flags = {"push_to_hub": True, "hub_private_repo": True, "hub_token": hub.token, "report_to": "none"}
+    flags = {"push_to_hub": True, "hub_private_repo": True, "hub_token": own_hub.token, "report_to": "none"}
     with pytest.raises(ValueError, match="hub_strategy='all_checkpoints'.*--hub_strategy every_save"):
         PushCallback.from_arguments(config("out", hub_strategy="all_checkpoints", **flags))
-    assert hub.requests == []
+    assert own_hub.requests == []
     args = config(str(tmp_path / "named"), hub_strategy="end", hub_revision="v1", **flags)
     callback = PushCallback.from_arguments(args)
-    assert not args.push_to_hub and args.hub_model_id == "me/named" and hub.repos["me/named"].private
+    assert not args.push_to_hub and args.hub_model_id == "me/named" and own_hub.repos["me/named"].private
     assert not callback.every_save
     callback.finish(folder)
-    assert "model.safetensors" in hub.repos["me/named"].branches["v1"]
+    assert "model.safetensors" in own_hub.repos["me/named"].branches["v1"]
     assert PushCallback.from_arguments(args) is None
-    hub.repos["me/named"].private = False
+    own_hub.repos["me/named"].private = False
     args.push_to_hub = True
     with pytest.raises(PushError, match="exists and is public"):
         PushCallback.from_arguments(args)
@@ -169,23 +168,16 @@ def test_train_and_push_end_to_end(hub, tmp_path):
     assert "GET /me/x/resolve/main/model.safetensors" in " ".join(hub.requests).replace(repo.sha("main"), "main")
 
 
-@pytest.fixture
-def push_script(here):
-    """`main` of `examples/push.py`, started in the folder of the test."""
-    return load_script("examples/push.py").main
-
-
-def test_a_failed_push_says_how_to_repeat_it(hub, folder, push_script, monkeypatch, capsys):
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-    monkeypatch.setenv("HF_TOKEN", hub.token)
+def test_a_failed_push_says_how_to_repeat_it(own_hub, folder, here, capsys):
+    push_script = load_script("examples/push.py").main
     words = ["run", "--repo_id", "me/x", "--private", "--revision", "a b"]
-    hub.break_at(2, 403)
+    own_hub.break_at(2, 403)
     error = error_of(push_script, words, capsys, code=1)
     assert error.startswith("me/x on the Hub: the token may not write there")
     assert error.endswith(f"run is complete. To try again: trl-credit push {shlex.join(words)}")
-    hub.mend()
+    own_hub.mend()
     push_script(shlex.split(error.partition("trl-credit push ")[2]))
-    assert "pushed" in capsys.readouterr().out and "config.json" in hub.repos["me/x"].branches["a b"]
+    assert "pushed" in capsys.readouterr().out and "config.json" in own_hub.repos["me/x"].branches["a b"]
 
 
 def test_the_command_that_tries_again_goes_to_the_same_hub():

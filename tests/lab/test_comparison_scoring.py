@@ -169,9 +169,8 @@ def test_texts_of_users_stay_texts_in_every_format(tmp_path):
 
 def test_a_table_is_no_wider_than_the_terminal(monkeypatch):
     rows = [["S-trace | with a | sign", *["0.123 [0.001, 0.2]"] * 6], ["GRPO", *["–"] * 6]]
-    text = (
-        f"Above.\n\n{markdown_table(['algorithm', *[f'a long name {i}' for i in range(6)]], rows, right=True)}\nBelow."
-    )
+    table = markdown_table(["algorithm", *[f"a long name {i}" for i in range(6)]], rows, right=True)
+    text = f"Above.\n\n{table}\nBelow."
     assert for_terminal(text) == text  # in a pipe
     terminal = io.StringIO()
     terminal.isatty = lambda: True

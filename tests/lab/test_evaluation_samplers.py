@@ -57,14 +57,9 @@ def test_samples_depend_on_their_seed_alone(sampler):
     assert [sampler.sample([problem], protocol)[0] for problem in problems] == together
     assert sampler.sample(problems_of(prompts, range(1, 7)), protocol) != together
     model = AutoModelForCausalLM.from_pretrained(demo_model_path()).eval()
-    own = type(model.generation_config)(
-        **{**model.generation_config.to_diff_dict(), "do_sample": True, "temperature": 0.1, "top_k": 1},
-        repetition_penalty=1.5,
-        no_repeat_ngram_size=2,
-        min_new_tokens=28,
-        suppress_tokens=[5],
-        num_return_sequences=2,
-    )
+    own = {"do_sample": True, "temperature": 0.1, "top_k": 1, "repetition_penalty": 1.5, "no_repeat_ngram_size": 2}
+    own |= {"min_new_tokens": 28, "suppress_tokens": [5], "num_return_sequences": 2}
+    own = type(model.generation_config)(**model.generation_config.to_diff_dict() | own)
     model.generation_config = own
     assert TransformersSampler(model, sampler.tokenizer, batch_size=4).sample(problems, protocol) == together
     wrapped = get_peft_model(model, LoraConfig(target_modules="all-linear")).eval()  # changes nothing yet

@@ -28,19 +28,10 @@ def rows(n=4, length=6, **more):
     for i in range(n):
         size = length - i % 2
         logps = (-2 * torch.rand(size, generator=g)).tolist()
-        responses.append(
-            {
-                "prompt": f"{i // 2}+1=",
-                "completion": "abcdef"[:size],
-                "reward": float(i % 2),
-                "tokens": list("abcdef"[:size]),
-                "logprobs": logps,
-                "old_logprobs": [x - 0.1 * (k % 3) for k, x in enumerate(logps)],
-                "teacher_logprobs": [0.9 * x for x in logps],
-                "entropy": torch.rand(size, generator=g).tolist(),
-                **more,
-            }
-        )
+        row = {"prompt": f"{i // 2}+1=", "completion": "abcdef"[:size], "reward": float(i % 2), "logprobs": logps}
+        row |= {"tokens": list("abcdef"[:size]), "old_logprobs": [x - 0.1 * (k % 3) for k, x in enumerate(logps)]}
+        row |= {"teacher_logprobs": [0.9 * x for x in logps], "entropy": torch.rand(size, generator=g).tolist()}
+        responses.append(row | more)
     return responses
 
 

@@ -145,8 +145,6 @@ def test_text_on_every_colour_is_legible_as_drawn(show, scheme):
 # Algorithms, segments and trees, addresses
 
 
-
-
 def test_algorithms_stand_side_by_side_on_the_same_response(show):
     page = show(explained(), fragment="token=45")
     assert [text.split(" ")[0] for text in page.texts(".column h2")] == ["GRPO", "S-trace"]
