@@ -6,7 +6,7 @@ from datetime import date
 
 import pytest
 import torch
-from custom_functions import args_of
+from custom_functions import args_of, custom
 from datasets import Dataset
 from script_helpers import error_of
 from viewer_helpers import Page
@@ -54,33 +54,6 @@ def rollouts(tmp_path):
         return path
 
     return write
-
-
-OWN = """
-from trl_credit import Credit
-
-
-def f(config, tokens):
-    return Credit(None, 2 * tokens.advantages)
-
-
-def even(completions, answer, **kwargs):
-    return [float(len(c) % 2) for c in completions]
-
-
-def nobody(completions, answer, **kwargs):
-    raise OSError("no judge")
-
-
-def lacking(completions, truth, **kwargs):
-    return [1.0] * len(completions)
-"""
-
-
-@pytest.fixture
-def own(tmp_path):
-    (tmp_path / "mine.py").write_text(OWN)
-    return tmp_path
 
 
 def config_of(name, **settings):
@@ -137,11 +110,11 @@ def test_the_table(rollouts):
         assert len(cells) == 12 and abs(sum(quarters) - 100) <= 2
 
 
-def test_the_command_on_a_file(rollouts, own, tmp_path, printed):
-    text = printed(rollouts(rows(answer=2)), "--credit", f"{own}/mine.py:f")
+def test_the_command_on_a_file(rollouts, tmp_path, printed):
+    text = printed(rollouts(rows(answer=2)), "--credit", custom("half_decay"))
     page = (tmp_path / "rollouts.explain.html").read_text()
     assert (tmp_path / "rollouts.explain.md").read_text().startswith("| algorithm  ")
-    for name in ("GRPO", "S-trace", "GSPO-token", "f on GRPO"):
+    for name in ("GRPO", "S-trace", "GSPO-token", "half_decay on GRPO"):
         assert f"| {name} " in text and name in page
     assert "on the 20 % of highest entropy" in page and "SPO-chain is left out: " in page
     shown = Page(page).data["shards"][0]
@@ -164,12 +137,12 @@ def test_a_line_says_where_the_teacher_differs(rollouts, printed):
     assert [a / b for a, b in zip(*credits, strict=True)] == pytest.approx([0.9, 1.1, 1.1, 1.0])  # 1 where unknown
 
 
-def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, printed, capsys):
+def test_the_command_with_a_model_computes_what_is_missing(rollouts, printed, capsys):
     row = {"prompt": "1+1=", "answer": "2"}
     path = rollouts([{**row, "completion": "ab ab ab"[: 2 + 2 * i], "reward": float(i % 2)} for i in range(4)])
     assert "lacks log-probabilities" in error_of(main, ["explain", path], capsys)
     words = [path, "--model", demo_model_path(), "--algo", "s_trace", "spo_chain", "grpo"]
-    text = printed(*words, "--reward", f"{own}/mine.py:even")
+    text = printed(*words, "--reward", custom("even"))
     assert "| SPO-chain " in text and "left out" not in text
 
 
@@ -189,11 +162,8 @@ def test_damaged_rollouts_are_refused_with_their_line(tmp_path, capsys, line, me
     assert message in error_of(main, ["explain", tmp_path / "x.jsonl"], capsys)
 
 
-def test_a_class_has_settings(rollouts, own, printed, command_said):
-    lines = ("from dataclasses import dataclass", "@dataclass", "class Times:", "    factor: float = 1.0")
-    lines += ("    def credit(self, config, tokens):", "        return Credit(None, self.factor * tokens.advantages)")
-    (own / "mine.py").write_text("\n".join([OWN, *lines]))
-    name = f"{own}/mine.py:Times"
+def test_a_class_has_settings(rollouts, printed, command_said):
+    name = custom("Times")
     text = printed(rollouts(), "--algo", "grpo", "--credit", name, f"{name} --factor -1", f"s_trace+{name} --factor=2")
     last = {line.split(" | ")[0].strip("| "): line.split(" | ")[-1].strip("| ") for line in text.splitlines()}
     assert last["Times on GRPO"] == "1.00" == last["Times on S-trace, factor=2.0"]
@@ -202,7 +172,7 @@ def test_a_class_has_settings(rollouts, own, printed, command_said):
     assert code == 2 and "unknown flag '--facto': did you mean '--factor'?" in error and not out
 
 
-def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_trainer, own, tmp_path, printed):
+def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_trainer, tmp_path, printed):
     trainer = make_trainer("s_trace", selective_rate=0.6, log_credit=1, max_steps=1, temperature=1.3)
     trainer.train()
     logged = read_rollouts(tmp_path / "run")
@@ -211,14 +181,14 @@ def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_tr
     path = next((tmp_path / "run" / "credit_log").glob("*.jsonl"))
     old = re.sub('"columns": {.*?}, ', "", path.read_text())
     path.write_text(old)  # a log of 0.2.0 whose reward function got another answer
-    text = printed(*words, "--reward", f"{own}/mine.py:even")
+    text = printed(*words, "--reward", custom("even"))
     assert "the reward needs 'answer', which these rollouts do not hold" in text
     path.write_text(old.replace('"groups_total"', '"has_answer_column": true, "groups_total"'))
-    assert re.search(r"^\| SPO-chain +\|", printed(*words, "--reward", f"{own}/mine.py:even"), re.MULTILINE)
-    text = " ".join(printed(*words, "--reward", f"{own}/mine.py:lacking").split())
+    assert re.search(r"^\| SPO-chain +\|", printed(*words, "--reward", custom("even")), re.MULTILINE)
+    text = " ".join(printed(*words, "--reward", custom("lacking")).split())
     assert "| S-trace, as trained | " in text and "| S-trace | " in text
     assert "the reward needs 'truth', which these rollouts do not hold: give them as JSONL with that field." in text
-    text = printed(*words[:-1], demo_model_path(), "--reward", f"{own}/mine.py:even")
+    text = printed(*words[:-1], demo_model_path(), "--reward", custom("even"))
     assert "SPO-chain is left out: the responses have token ids that the model lacks" in text
     as_it_was = explain(logged, trainer.args, name="x").shard.responses
     assert [r["log_weight"] for r in as_it_was] == [r["log_weight"] for r in logged.responses]
@@ -272,12 +242,12 @@ def test_a_run_from_python_without_a_log_repeats_its_script(make_trainer, here, 
     assert code == 2 and f"run has no rollout log: to log a step of its model, {fix}" in error
 
 
-def test_what_a_model_cannot_read_is_refused(rollouts, own, printed, command_said):
+def test_what_a_model_cannot_read_is_refused(rollouts, printed, command_said):
     def sources(**changed):
         content = [{"prompt": "1+1=", "completion": "ab"[i:], "reward": float(i), "answer": "2"} for i in range(2)]
         return [rollouts([row | changed for row in content]), "--model", demo_model_path()]
 
     code, _, error = command_said("explain", *sources(token_ids=[1, 999999]))
     assert code == 2 and "token id 999999" in error.splitlines()[-1]
-    text = printed(*sources(), "--algo", "grpo", "spo_chain", "--reward", f"{own}/mine.py:nobody")
+    text = printed(*sources(), "--algo", "grpo", "spo_chain", "--reward", custom("nobody"))
     assert "SPO-chain is left out: reward function " in text and "no judge" in text
