@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 import trl
+from custom_functions import custom
 from transformers import PrinterCallback, ProgressCallback
 from transformers.trainer_callback import TrainerControl, TrainerState
 
@@ -46,10 +47,8 @@ def test_samples_are_two_lines_of_visible_characters(monkeypatch):
     assert response.endswith("…  (step 3, reward 0.25)") and response.startswith("response      日本日本日")
     assert len(response) < 60  # each of these characters takes two columns
     chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}]
-    assert sample_lines(Sample(chat, [{"role": "assistant", "content": None}], math.nan), step=0) == [
-        "prompt        What is it?",
-        "response        (step 0, no reward)",
-    ]
+    lines = sample_lines(Sample(chat, [{"role": "assistant", "content": None}], math.nan), step=0)
+    assert lines == ["prompt        What is it?", "response        (step 0, no reward)"]
 
 
 class Halved:
@@ -58,43 +57,44 @@ class Halved:
 
 
 def test_the_banner_names_a_custom_credit_and_the_embedded_task(make_trainer, tmp_path):
-    (tmp_path / "mine.py").write_text("from trl_credit import assign_credit as halved")
-
     def first(algo="s_trace", **settings):
         return banner(make_trainer(algo, **settings))[0]
 
     assert first() == "S-trace on 64 prompts: 4 responses per prompt"
-    assert first(credit=f"{tmp_path}/mine.py:halved").startswith("S-trace with credit mine.py:halved on 64 prompts")
+    assert first(credit=custom("half_decay")).startswith(
+        "S-trace with credit own_functions.py:half_decay on 64 prompts"
+    )
     assert first(credit=lambda config, tokens: None).startswith("S-trace with credit <lambda> on")
     assert first(credit=Halved).startswith("S-trace with credit test_console.Halved on 64")
-    trainer = trl_credit.STraceTrainer(
-        model=demo_model_path(),
-        reward_funcs=demo_reward,
-        args=trl_credit.STraceConfig(output_dir=str(tmp_path / "run"), report_to="none"),
-        train_dataset=demo_dataset(),
-    )
+    args = trl_credit.STraceConfig(output_dir=str(tmp_path / "run"), report_to="none")
+    trainer = STraceTrainer(demo_model_path(), demo_reward, args, train_dataset=demo_dataset())
     assert banner(trainer)[1].startswith("embedded task: six additions and subtractions modulo 10")
 
 
-def test_each_of_several_reward_functions_has_its_mean(capsys):
-    callback, state = ConsoleCallback(), TrainerState(global_step=5, is_world_process_zero=True)
-    row = {"reward": 1.0, "reward_std": 0.5, "rewards/accuracy/mean": 0.75, "rewards/accuracy/std": 0.4, "loss": -4e-5}
-    for more in ({}, {"rewards/format/mean": 0.25, "loss": -0.01}, {"rewards/a/b/mean": None}):
-        callback.on_log(None, state, TrainerControl(), row | more)
-    assert capsys.readouterr().out.splitlines() == [
-        "step     5  reward 1.000 ± 0.500",
-        "step     5  reward 1.000 ± 0.500  accuracy 0.750  format 0.250  loss -0.0100",
-        "step     5  reward 1.000 ± 0.500  accuracy 0.750  a/b –",
-    ]
+ROW = {"reward": 1.0, "reward_std": 0.5, "rewards/accuracy/mean": 0.75, "rewards/accuracy/std": 0.4, "loss": -4e-5}
+FULL = {"reward": 0.8418, "reward_std": 0.3659, "loss": 0.00123, "kl": 0.00123, "entropy": 0.312, "step_time": 0.214}
+FULL |= {"credit/clip_fraction": 0.0, "credit/groups_without_signal": 0.25}
+FULL |= {"completions/mean_length": 23.91, "completions/clipped_ratio": 0.125}
+LINES = {
+    "reward 1.000 ± 0.500": ROW,
+    # each of several reward functions has its mean
+    "reward 1.000 ± 0.500  accuracy 0.750  format 0.250  loss -0.0100": ROW
+    | {"rewards/format/mean": 0.25, "loss": -0.01},
+    "reward 1.000 ± 0.500  accuracy 0.750  a/b –": ROW | {"rewards/a/b/mean": None},
+    "evaluation  reward 0.250 ± 0.500": {"eval_loss": 0.1, "eval_reward": 0.25, "eval_reward_std": 0.5},
+    "loss +0.2500  2.00 s/step": {"loss": 0.25, "step_time": 2.0},  # between two generation batches
+    "reward 0.842 ± 0.366  loss +0.0012  length 23.9  cut off 12.5 %  no signal 25.0 %  KL 0.0012  entropy 0.31  "
+    "0.21 s/step": FULL,
+    "reward 0.000 ± 0.000": dict.fromkeys(FULL, 0.0),
+    "no reward  entropy 0.50": dict.fromkeys(FULL) | {"entropy": 0.5},
+}
 
 
-def test_evaluations_and_steps_between_two_generation_batches_have_a_line(capsys):
+def test_what_was_logged_is_a_line_without_zeros(capsys):
     callback, state = ConsoleCallback(), TrainerState(global_step=5, is_world_process_zero=True)
-    callback.on_log(None, state, TrainerControl(), {"eval_loss": 0.1, "eval_reward": 0.25, "eval_reward_std": 0.5})
-    callback.on_log(None, state, TrainerControl(), {"loss": 0.25, "step_time": 2.0})
-    callback.on_log(None, state, TrainerControl(), {"train_runtime": 2.0, "train_loss": 0.1})
-    shown = ("evaluation  reward 0.250 ± 0.500", "loss +0.2500  2.00 s/step")
-    assert capsys.readouterr().out.splitlines() == [f"step     5  {line}" for line in shown]
+    for row in (*LINES.values(), {"train_runtime": 2.0, "train_loss": 0.1}):
+        callback.on_log(None, state, TrainerControl(), row)
+    assert capsys.readouterr().out.splitlines() == [f"step     5  {line}" for line in LINES]
 
 
 # What `trainer.train()` leaves without a script

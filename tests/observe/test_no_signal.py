@@ -5,10 +5,8 @@ import math
 import pytest
 import torch
 from segment_helpers import CHAIN, TREE
-from transformers.trainer_callback import TrainerControl, TrainerState
 
 from trl_credit import Credit
-from trl_credit.observe.console import ConsoleCallback
 from trl_credit.observe.no_signal import NoSignalWarning
 
 
@@ -85,22 +83,6 @@ def test_a_short_run_that_learned_nothing_says_so(make_trainer, caplog):
     (warning,) = warnings_in(caplog)
     assert "exactly 0 in 3 of the 3 updates" in warning and "check_credit on credit='<lambda>@" in warning
     assert [row["credit/zero_gradients"] for row in trainer.state.log_history[:-1]] == [1.0] * 3
-
-
-def test_the_line_leaves_out_zeros(capsys):
-    callback, state = ConsoleCallback(), TrainerState(global_step=25, is_world_process_zero=True)
-    logs = {"reward": 0.8418, "reward_std": 0.3659, "loss": 0.00123, "kl": 0.00123, "entropy": 0.312}
-    logs |= {"step_time": 0.214, "credit/clip_fraction": 0.0, "credit/groups_without_signal": 0.25}
-    logs |= {"completions/mean_length": 23.91, "completions/clipped_ratio": 0.125}
-    for row in (logs, dict.fromkeys(logs, 0.0), dict.fromkeys(logs) | {"entropy": 0.5}, {"train_runtime": 1.0}):
-        callback.on_log(None, state, TrainerControl(), row)
-    full, empty, unscored = capsys.readouterr().out.splitlines()
-    assert full == (
-        "step    25  reward 0.842 ± 0.366  loss +0.0012  length 23.9  cut off 12.5 %  no signal 25.0 %  KL 0.0012  "
-        "entropy 0.31  0.21 s/step"
-    )
-    assert empty == "step    25  reward 0.000 ± 0.000"
-    assert unscored == "step    25  no reward  entropy 0.50"
 
 
 # A selector that leaves out hardly any gradient noise
