@@ -4,43 +4,18 @@ import itertools
 import logging
 
 import pytest
-from data_helpers import whole_is_slow
+from data_helpers import CASES, whole_is_slow
 
 from trl_credit.data import load_prompts
 from trl_credit.data.cleaning import clean, find_overlap, is_damaged, normalise, repair_latex, without_spaces
 
 
-@pytest.mark.parametrize(
-    ("damaged", "whole"),
-    [
-        ("\frac{m}{n}", "\\frac{m}{n}"),
-        ("$m^2=\f\\frac{p}{q}$", "$m^2=\\frac{p}{q}$"),
-        ("rac{m}{n} and frac{1}{2}", "\\frac{m}{n} and \\frac{1}{2}"),
-        ("$2 \\ sqrt {3}$", "$2 \\sqrt {3}$"),
-        ("circle of $\triangle DEF$", "circle of $\\triangle DEF$"),
-        ("$2 \times 3$ \textbf{(C)} $\theta$", "$2 \\times 3$ \\textbf{(C)} $\\theta$"),
-        ("\begin{array} \binom{n}{k} $=\beta$", "\\begin{array} \\binom{n}{k} $=\\beta$"),
-        ("$\nabla f \neq 0$", "$\\nabla f \\neq 0$"),
-        ("\vec{v} \alpha", "\\vec{v} \\alpha"),
-        ("$2 imes 3 heta$", "$2 \\times 3 \\theta$"),
-        ("other fi\fve, the \ffigure, de\fne, \fnd, satis\fes", "other five, the figure, define, find, satisfies"),
-        ("a di\vfference", "a difference"),
-    ],
-)
+@pytest.mark.parametrize(("damaged", "whole"), CASES["damaged_latex"])
 def test_damaged_latex_is_repaired(damaged, whole):
     assert repair_latex(damaged) == whole and is_damaged(damaged) and not is_damaged(whole)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "\\frac{1}{2} \\times \\dfrac34 \\sqrt{2} \\theta \\\\frac{1}{2}",
-        "for (i = 0; i < 4; ++i) {\n\tdraw((i,0)--(i,1));\n\treturn 2*sqrt(3);\r\n}\n",
-        "\tan apple\ntan eel\neq = 3\nmid[i] = 1; real frac; int angle;",
-        'enter "sqrt{14}" or "sqrt(14)"',
-        "若 $x$ <script>alert('é')</script> | **b** | 😀",
-    ],
-)
+@pytest.mark.parametrize("text", CASES["undamaged_text"])
 def test_undamaged_text_does_not_change(text):
     assert repair_latex(text) == text and not is_damaged(text)
 
@@ -103,17 +78,7 @@ def test_dapo_has_the_published_counts_and_no_damage(data_folder):
     assert len(golds) == len(kept) and all(len(gold) == 1 for gold in golds.values())
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ("Find $\\dfrac{1}{2}$.", "find \\frac12", True),
-        ("$\\left( 3, \\tfrac{\\pi}{2} \\right)$", "(3,\\frac{\\pi}{2})", True),
-        ("Is $a\\leq b$, or  \\(a \\neq b\\)?", "is $a \\le b$ or $a\\ne b$", True),
-        ("ﬁnd ５", "find 5", True),
-        ("$1.5$ or $1,500$", "$15$ or $1500$", False),
-        ("$a+b$", "$a-b$", False),
-    ],
-)
+@pytest.mark.parametrize(("one", "other", "same"), CASES["normalised_text"])
 def test_normalised_text(one, other, same):
     assert (normalise(one) == normalise(other)) is same
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from data_helpers import DAPO_TEXT, ROWS, whole_is_slow, write
+from data_helpers import CASES, DAPO_TEXT, ROWS, whole_is_slow, write
 from datasets import Dataset, DatasetDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,43 +22,7 @@ CHAT = (
 )
 
 
-KNIGHTS = {"answer": "(1) Zoey is a knight\n(2) Ada is a knave", "names": ["Zoey", "Ada"], "truth": [True, False]}
-PROMPT = [{"content": DAPO_TEXT.replace("What is $1+1$?", "q"), "role": "user"}]
-BOXED = "so $\\boxed{\\frac{1}{2}}$"
-ASKED, REPLY = {"from": "human", "value": " q\n"}, {"from": "assistant", "ground_truth": {"value": "7"}}
-SAID = "Zoey is a knight, and Ada is a knave."
-
-
-@pytest.mark.parametrize(
-    ("reader", "row", "expected"),
-    [
-        ("gsm8k", {"question": "q", "answer": "1+1 = <<1+1=2>>2\n#### 2"}, {"answer": "2"}),
-        ("gsm8k", {"problem": "q", "answer": "1,234", "solution": "#### 5"}, {"answer": "1,234"}),
-        ("math", {"problem": "q", "solution": BOXED, "level": "Level 5"}, {"answer": "\\frac{1}{2}", "level": 5}),
-        ("math", {"problem": "q", "solution": "no box", "level": "Level ?"}, {"answer": "", "level": None}),
-        ("math", {"problem": "q", "answer": "", "solution": "\\boxed{0}"}, {"answer": "", "level": None}),
-        ("math", {"problem": "q", "answer": "p - q", "level": 2}, {"answer": "p - q", "level": 2}),
-        ("problem", {"question": "q", "answer": 27.0, "url": "u"}, {"answer": "27.0"}),
-        ("problem", {"question": "q", "final_answer": ["2", "$x$"]}, {"answer": "2, $x$"}),
-        ("problem", {"problem": "q", "answer": "2"}, {"answer": "2"}),
-        ("dapo", {"prompt": PROMPT, "reward_model": {"ground_truth": "34", "style": "rule"}}, {"answer": "34"}),
-        ("dapo", {"prompt": "q", "solution": "34"}, {"answer": "34"}),
-        ("orz", {"0": ASKED, "1": REPLY}, {"answer": "7"}),
-        ("orz", {"conversations": [{"value": "q"}, {"ground_truth": {"value": "7"}}]}, {"answer": "7"}),
-        (
-            "knights_and_knaves",
-            {
-                "quiz": "q",
-                "names": KNIGHTS["names"],
-                "solution": KNIGHTS["truth"],
-                "solution_text": SAID,
-                "solution_text_format": KNIGHTS["answer"],
-            },
-            KNIGHTS,
-        ),
-        ("knights_and_knaves", {"problem": "q", **KNIGHTS, "solution": "Let's think"}, KNIGHTS),
-    ],
-)
+@pytest.mark.parametrize(("reader", "row", "expected"), CASES["rows_of_sets"])
 def test_rows_of_the_repositories_and_of_files(reader, row, expected):
     assert vars(sets)[f"read_{reader}"](row) == {"problem": "q", **expected}
 
@@ -170,29 +134,7 @@ def test_length_filter_by_brute_force(tmp_path, conversational):
         load_prompts(path, tokenizer=tokenizer, max_prompt_tokens=1)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ({"name": "gsm8k", "style": "boxd"}, "--prompt_style"),
-        ({"name": "gsm8k", "split": "dev"}, "--dataset_split"),
-        ({"name": "math500"}, "'math500' in 'sets'"),
-        ({"name": "gsm8k", "data_dir": "nowhere"}, "--data_dir"),
-        ({"name": "gsm8k", "revision": "x"}, "--dataset_revision"),
-        ({"name": "gsm8k", "config": "main"}, "--dataset_config"),
-        ({"name": "gsm8k", "prompt_column": "q"}, "--prompt_column"),
-        ({"name": "gsm8k", "max_prompt_tokens": 3}, "max_prompt_tokens"),
-        ({"name": "gsm8k", "decontaminate": ("math50",)}, "--decontaminate"),
-        ({"name": "gsm8k", "decontaminate": ("orz57k",)}, "--decontaminate"),
-        ({"name": "aime24", "decontaminate": ("all",)}, "--decontaminate"),
-        ({"name": "minerva"}, "minerva.jsonl, minerva.csv"),
-        ({"name": "olympiadbench"}, "olympiadbench.jsonl' has no rows"),
-        ({"name": "own.jsonl", "revision": "x"}, "--dataset_revision"),
-        ({"name": "owm.jsonl"}, "own.jsonl"),
-        ({"name": "sets"}, "--dataset_name"),
-        ({"name": "gsm9k"}, "'gsm8k'"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("arguments", "named"), CASES["wrong_arguments"], ids=str)
 def test_wrong_input(here, arguments, named):
     for name in ("sets/gsm8k.jsonl", "sets/aime24.jsonl", "sets/minerva.jsonl", "sets/minerva.csv", "own.jsonl"):
         write(here / name, ROWS)
