@@ -6,6 +6,8 @@ import shlex
 from pathlib import Path
 
 import pytest
+import yaml
+from conftest import EXTRACTS
 from evaluation_helpers import stored
 from script_helpers import QUICK, error_of
 from viewer_helpers import s_trace
@@ -17,93 +19,8 @@ from trl_credit.settings.arguments import parse_arguments
 
 
 pytestmark = pytest.mark.hostile("mistakes on the command line", "refused")
-# by the words that come first: what follows them. The message must name the last flag; or the text beside it
-RATES = "learning_rate=1e-4,2e-5,5e-5"
-MISTAKES: dict[str, list[str | tuple[str, str]]] = {
-    "": [("rain", "'train'")],
-    "train": [
-        "--report_to wandbb",
-        "--learning-rate nan",
-        "--learning_rate=abc",
-        "--learning_rate",
-        "--model_name_or_path=",
-        ("--algo strace", "'s_trace'"),
-        ("--trace_lamda 0.3", "'--trace_lambda'"),
-        ("grpo", "'grpo'"),
-        "--lr_scheduler_type consine",
-        "--evaluation_protocol demo --evaluate_on aime24",
-        "--evaluate_every 5",
-        "--model_init_kwargs 3",
-        ('--accelerator_config {\\"foo\\":1}', "'foo'"),
-        "--reward soft_overlong --max_completion_length None",
-        "--num_generations 7",
-        "--model_name_or_path Qwen/Qwen3-1.7B",
-        "--dataset_name demo --model_name_or_path ./none",
-        "--dataset_name demo --model_name_or_path unknown",
-        ("--dataset_name demo --model_name_or_path theirs", "--trust_remote_code"),
-        "--dataset_name gsm8k --model_name_or_path mute",
-        "--data_dir nowhere",
-        "--output_dir text.txt/run",
-        "--eval_strategy steps",
-        ("--max_prompt_length 9", "TRL removed it"),
-        "--lora_r 8",
-        "--model_revision v2",
-        "--resume_from_checkpoint true",
-        "--trace_lambda 0.5 --algo grpo --trace_lambda 0.5",
-        ("--config s_trace/qwen3_4b_s_trac", "'s_trace/qwen3_4b_s_trace'"),
-        "--accelerate_config zero4",
-        "--num_processes 2",
-        ("--dataset_name math50", "'math500'"),
-        "--dataset_name mined.jsonl --prompt_column promt",
-        ("--dataset_name gsm8k --data_dir sets", "row 0"),
-    ],
-    "compare": [
-        ("", "nothing to compare"),
-        ("--algo s_trac", "'s_trace'"),
-        "--algo grpo --jobs 0",
-        "--algo grpo s_trace --tree_branching 4",
-        "--algo grpo --seed 3",
-        "--algo grpo --baseline gspo",
-        ("--credit none.py:f", "credit"),
-        ("nodir", "'nodir' is not used, as it follows no flag: finished runs follow --runs"),
-    ],
-    "compare --algo grpo": [
-        ("--sweep learning_rate=1e-4,0.0001", "--sweep"),
-        (f"--sweep {RATES} --seeds 100 3", "seed-100 both for tuning and for the verdict"),
-        "--tuning_seeds 7 8",
-        ("--sweep seed=1,2", "--seed"),
-        (f"--sweep {RATES} --learning_rate 1e-5", "learning_rate is set twice"),
-        ("--sweep trace_lambda=0.5,0.9", "--trace_lambda does nothing for any of these algorithms"),
-        "--equal beta=0 beta=1",
-        ("--equal trace_lambda=0.5", "grpo: --equal trace_lambda=0.5 does nothing for GRPO"),
-        ("--equal beta=much", "grpo: --beta"),
-        ("--algo 'x=grpo --beta 0.1' --equal beta=0", "x: --beta is also in --equal"),
-        ("--algo grpo", "'grpo' is given twice"),
-        ("--credit 'mine.py:f --strength 1'", "give it a name"),
-        ("--runs a", "--algo"),
-    ],
-    "recipes": [
-        ("show qwen3_4b_random_mask", "'s_trace/qwen3_4b_random_mask'"),
-        ("path s_trace/qwen3_4b_random_mask", "has no file"),
-    ],
-    "plan": [("s_trace/qwen3_4b_s_trac", "'s_trace/qwen3_4b_s_trace'"), ("--model_name_or_path me/x", "'me/x'")],
-    "plan embedded": ["--layers 2 --hidden_size 8 --parameters many", "--num_processes 0", "--response_length nan"],
-    "explain": [("nowhere", "nowhere"), "rollouts.jsonl --temperature 0"],
-    "view": ["run --step 15", ("run --response 9/9", "9/9")],
-    "push": [("text --repo_id me/x", "'text'")],
-    "eval": [
-        ("a none", "none"),
-        "a two/samples/m --samples 4",
-        "a two/samples/m --metrics pass@3",
-        ("nowhere --protocol demo", "'nowhere'"),
-    ],
-    "eval --protocol demo": ["--output_dir e.jsonl", "--temperature -1", "--max_problems 0"],
-    "eval --protocol custom --samples 1 --temperature 1 --max_new_tokens 9 --sets": [
-        ("none.jsonl", "'none.jsonl'"),
-        ("e.jsonl", "row 1"),
-    ],
-}
-ROWS = [(first, row if isinstance(row, tuple) else (row, "")) for first, rows in MISTAKES.items() for row in rows]
+MISTAKES = yaml.safe_load((EXTRACTS / "mistakes.yaml").read_text(encoding="utf-8"))
+ROWS = [(first, row if isinstance(row, list) else (row, "")) for first, rows in MISTAKES.items() for row in rows]
 TEXTS = {
     "comparison/.compare.lock": "",  # which `compare` takes before it reads its flags
     "text/README.md": "x",
