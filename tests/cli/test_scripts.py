@@ -51,20 +51,15 @@ def test_a_reward_of_a_module_in_the_working_directory(run, tmp_path, monkeypatc
 # evaluate.py
 
 
-@pytest.fixture
-def call(here):
-    return lambda *argv: evaluate.main([*map(str, argv), "--quiet"])
-
-
 @pytest.mark.slow
-def test_the_script_with_defaults(call, tmp_path, capsys):
-    call("--max_problems", 8)
+def test_the_script_with_defaults(here, capsys):
+    evaluate.main(["--quiet", "--max_problems", "8"])
     shown = capsys.readouterr().out
     assert "| embedded model | " in shown and "demo pass@16 (demo)" in shown
-    files = {p.name for p in (tmp_path / "evaluation").iterdir()}
+    files = {p.name for p in (here / "evaluation").iterdir()}
     assert files == {"evaluation.json", "evaluation.md", "evaluation.png", "samples"}
-    assert str(tmp_path) not in (tmp_path / "evaluation" / "evaluation.json").read_text()
-    call("--rescore", "--metrics", "pass@1")
+    assert str(here) not in (here / "evaluation" / "evaluation.json").read_text()
+    evaluate.main(["--quiet", "--rescore", "--metrics", "pass@1"])
     assert "pass@16" not in capsys.readouterr().out
 
 
@@ -79,10 +74,10 @@ def test_more_than_one_process_is_refused(capsys, monkeypatch):
 SUMS = runpy.run_path(str(ROOT / "examples" / "sums" / "sums.py"))
 
 
-@pytest.mark.parametrize(
-    ("text", "reward"),
-    [(" 64", 1.0), (" 64, which is", 1.0), ("\n64.", 1.0), (" 640", 0.0), (" 54", 0.0), (" about 64", 0.0), ("", 0.0)],
-)
+SAID = dict.fromkeys((" 64", " 64, which is", "\n64."), 1.0) | dict.fromkeys((" 640", " 54", " about 64", ""), 0.0)
+
+
+@pytest.mark.parametrize(("text", "reward"), SAID.items())
 def test_the_reward_reads_the_first_number(text, reward):
     assert SUMS["right"]([text], ["64"], problem=["35 + 29"]) == [reward]
 

@@ -42,25 +42,26 @@ def test_the_log_of_a_run_that_is_damaged(refused, name, tmp_path):
     assert not (tmp_path / "out" / "report.md").exists()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"version": 9, "primary": "end", "runs": {}}', '{"version": 2, "runs": {}}']
-)
+LISTS = ["", "[]", '{"version": 9, "primary": "end", "runs": {}}', '{"version": 2, "runs": {}}']
+
+
+@pytest.mark.parametrize("text", LISTS)
 def test_a_damaged_list_of_runs(refused, text, tmp_path):
     (tmp_path / "grid.json").write_text(text)
     assert "grid.json is damaged" in refused("--algo", "grpo", "--output_dir", tmp_path)
     assert (tmp_path / "grid.json").read_text() == text
 
 
+SETTINGS = [
+    ("push_to_hub: true", "push_to_hub in own.yaml"),
+    ("beta: much", "grpo: beta in own.yaml"),
+    ("lerning_rate: 1", "grpo: unknown field 'lerning_rate' in own.yaml: did you mean 'learning_rate'?"),
+    ("save_strategy: 'no'", "grpo: save_strategy"),
+]
+
+
 @pytest.mark.hostile("settings", "refused")
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("push_to_hub: true", "push_to_hub in own.yaml"),
-        ("beta: much", "grpo: beta in own.yaml"),
-        ("lerning_rate: 1", "grpo: unknown field 'lerning_rate' in own.yaml: did you mean 'learning_rate'?"),
-        ("save_strategy: 'no'", "grpo: save_strategy"),
-    ],
-)
+@pytest.mark.parametrize(("line", "message"), SETTINGS)
 def test_files_of_settings(refused, line, message, here):
     (here / "own.yaml").write_text(f"trace_lambda: 0.5\n{line}\n")  # which GRPO does not have
     assert message in refused("--algo", "grpo", "--config", "own.yaml")

@@ -43,15 +43,15 @@ class Logps(STraceTrainer):
         return logps, torch.zeros_like(logps), None
 
 
-@pytest.mark.parametrize(
-    ("kind", "label"),
-    [
-        (Mixed, r"Mixed\.compute_loss \(of Mixin\)"),
-        (Steps, r"Steps\.training_step"),
-        (Generates, r"Generates\._generate_and_score_completions"),
-        (Logps, r"Logps\._get_per_token_logps_and_entropies"),
-    ],
-)
+LABELS = [
+    (Mixed, r"Mixed\.compute_loss \(of Mixin\)"),
+    (Steps, r"Steps\.training_step"),
+    (Generates, r"Generates\._generate_and_score_completions"),
+    (Logps, r"Logps\._get_per_token_logps_and_entropies"),
+]
+
+
+@pytest.mark.parametrize(("kind", "label"), LABELS)
 def test_an_override_without_super_is_named(kind, label, make_trainer):
     trainer = make_trainer((STraceConfig, kind), max_steps=3, beta=0.0)
     with pytest.raises((TypeError, RuntimeError), match=rf"^{label} .*call super\(\)"):

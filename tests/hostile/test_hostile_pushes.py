@@ -68,11 +68,12 @@ def test_files_of_others_stay(folder, tmp_path, record_property):
     record_property("tried", len(foreign) + 1)
 
 
+LISTED = ("../o.safetensors", "/etc/passwd", ".env")
+INDEXES = ["{}", "[1]", "{", *(f'{{"weight_map": {{"a": "{name}"}}}}' for name in LISTED)]
+
+
 @refused
-@pytest.mark.parametrize(
-    "index",
-    ["{}", "[1]", "{", *(f'{{"weight_map": {{"a": "{x}"}}}}' for x in ("../o.safetensors", "/etc/passwd", ".env"))],
-)
+@pytest.mark.parametrize("index", INDEXES)
 def test_an_index_of_no_whole_model_is_refused(folder, index):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(index)

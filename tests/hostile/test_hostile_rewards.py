@@ -184,10 +184,11 @@ FILES = {
 }
 
 
+NAMES = ["mine.py", "mine.py:other", "broken.py:mine", "exits.mine", "rows.txt:f", "no_such", "no.such.one"]
+
+
 @pytest.mark.hostile("mistakes on the command line", "refused")
-@pytest.mark.parametrize(
-    "name", ["mine.py", "mine.py:other", "broken.py:mine", "exits.mine", "rows.txt:f", "no_such", "no.such.one"]
-)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_leads_to_no_reward(here, monkeypatch, name):
     monkeypatch.syspath_prepend(here)
     for file, text in FILES.items():

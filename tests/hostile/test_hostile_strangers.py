@@ -83,12 +83,12 @@ def test_samples_are_not_judged_again_by_what_they_name(here, command_said):
     assert Path("ran").exists()
 
 
+READING = ["view run", "explain run --algo grpo", "compare --runs run", "plan run/recipe.yaml", "push run --repo_id ''"]
+READING += [f"eval run {' '.join(FEW)} --protocol demo", f"eval run {' '.join(FEW)}"]
+
+
 @survived
-@pytest.mark.parametrize(
-    "command",
-    ["view run", "explain run --algo grpo", "compare --runs run", "plan run/recipe.yaml", "push run --repo_id ''"]
-    + [f"eval run {' '.join(FEW)} --protocol demo", f"eval run {' '.join(FEW)}"],
-)
+@pytest.mark.parametrize("command", READING)
 def test_no_command_imports_what_a_folder_holds(here, command_said, command):
     """Every setting that can name a function does, the model has code, and what torch pickles runs it."""
     names = dict.fromkeys("credit selector token_mask baseline step_splitter segmentation".split(), "run.own.f")

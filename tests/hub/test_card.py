@@ -149,15 +149,15 @@ def test_a_teacher_is_named_and_its_prompt_stays_in_its_place(finished):
     assert f"\n{teacher}, which sees {escape(repr(prompt))}.\n" in outside
 
 
-@pytest.mark.parametrize(
-    ("algo", "knobs", "arxiv"),
-    [
-        ("s_trace", {"difficulty": "history"}, ["2605.05965", "2601.08521", "2402.03300"]),
-        ("grpo", {"top_entropy_quantile": 0.2}, [EIGHTY_TWENTY["id"], "2402.03300"]),
-        ("grpo_lambda", {"baseline": "optimal"}, ["2510.00194", "2505.23585", "2402.03300"]),
-        ("spo_tree", {"importance": "sequence_token"}, ["2507.18071", "2505.23564", "2503.14476", "2402.03300"]),
-    ],
-)
+CITED = [
+    ("s_trace", {"difficulty": "history"}, ["2605.05965", "2601.08521", "2402.03300"]),
+    ("grpo", {"top_entropy_quantile": 0.2}, [EIGHTY_TWENTY["id"], "2402.03300"]),
+    ("grpo_lambda", {"baseline": "optimal"}, ["2510.00194", "2505.23585", "2402.03300"]),
+    ("spo_tree", {"importance": "sequence_token"}, ["2507.18071", "2505.23564", "2503.14476", "2402.03300"]),
+]
+
+
+@pytest.mark.parametrize(("algo", "knobs", "arxiv"), CITED)
 def test_every_knob_in_use_is_cited(algo, knobs, arxiv, tmp_path):
     args = ALGORITHMS[algo][0](output_dir=str(tmp_path), **knobs)
     assert [paper["id"] for paper in papers_of(args)] == arxiv
@@ -306,18 +306,18 @@ def test_every_part_of_credit_has_its_settings(args_of):
     assert Setting("mask M", "top_entropy_quantile", "0.5", "1") in rows
 
 
-@pytest.mark.parametrize(
-    ("algo", "settings", "absent"),
-    [
-        ("spo_chain", {"cutpoint_interval": 7, "probability_threshold": 0.8}, {"num_segments", "segment_length"}),
-        ("vine_ppo", {"step_splitter": "gsm8k"}, {"cutpoint_interval", "num_segments", "segment_length"}),
-        ("spo_tree", {"tree_branching": [4, 2], "replay_cap": None}, {"scale_rewards", "segmentation"}),
-        ("spo_tree", {"process_reward_weight": 0.5, "process_reward_best_of": 4}, {"segmentation"}),
-        ("grpo", {"baseline": "optimal"}, {"scale_rewards", "segmentation"}),
-        ("spo_chain", {"policy_loss": "policy_iteration", "beta": 0.1, "token_mask": "none"}, {"clip_form"}),
-        ("grpo_lambda", {"importance": "token", "loss_weight": "trace_past"}, {"selective_rate"}),
-    ],
-)
+ACTING = [
+    ("spo_chain", {"cutpoint_interval": 7, "probability_threshold": 0.8}, {"num_segments", "segment_length"}),
+    ("vine_ppo", {"step_splitter": "gsm8k"}, {"cutpoint_interval", "num_segments", "segment_length"}),
+    ("spo_tree", {"tree_branching": [4, 2], "replay_cap": None}, {"scale_rewards", "segmentation"}),
+    ("spo_tree", {"process_reward_weight": 0.5, "process_reward_best_of": 4}, {"segmentation"}),
+    ("grpo", {"baseline": "optimal"}, {"scale_rewards", "segmentation"}),
+    ("spo_chain", {"policy_loss": "policy_iteration", "beta": 0.1, "token_mask": "none"}, {"clip_form"}),
+    ("grpo_lambda", {"importance": "token", "loss_weight": "trace_past"}, {"selective_rate"}),
+]
+
+
+@pytest.mark.parametrize(("algo", "settings", "absent"), ACTING)
 def test_settings_that_act_are_shown_with_the_presets_value(shown, algo, settings, absent):
     values, published = shown(algo, **settings)
     texts = {"None": "–", "[4, 2]": "4, 2"}

@@ -77,15 +77,15 @@ def test_turns_are_told_apart_by_their_numbers(rollouts):
     assert explained.shard.responses[0]["log_weight"] == pytest.approx([0.1, 0.1, 0.35, 0.35])
 
 
-@pytest.mark.parametrize(
-    ("algo", "settings", "changed", "message"),
-    [
-        ("s_trace", {}, {"entropy": None}, "give --model"),
-        ("ha_dw", {}, {"reward": 3.0}, "rewards lie outside of 0 to 1"),
-        ("grpo", {"td_upper_bound": True}, {}, "td_upper_bound"),
-        ("sdpo", {}, {"teacher_logprobs": None}, "explain a run that had a teacher and --log_credit"),
-    ],
-)
+LACKING = [
+    ("s_trace", {}, {"entropy": None}, "give --model"),
+    ("ha_dw", {}, {"reward": 3.0}, "rewards lie outside of 0 to 1"),
+    ("grpo", {"td_upper_bound": True}, {}, "td_upper_bound"),
+    ("sdpo", {}, {"teacher_logprobs": None}, "explain a run that had a teacher and --log_credit"),
+]
+
+
+@pytest.mark.parametrize(("algo", "settings", "changed", "message"), LACKING)
 def test_responses_that_lack_something_are_refused(rollouts, algo, settings, changed, message):
     shard = read_rollouts(rollouts([row | changed for row in rows()]))
     with pytest.raises(ValueError, match=message):
@@ -146,17 +146,17 @@ def test_the_command_with_a_model_computes_what_is_missing(rollouts, printed, ca
     assert "| SPO-chain " in text and "left out" not in text
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", ":1 is not JSON"),
-        ('{"prompt": 1, "completion": "b", "reward": 1}', ":1: prompt"),
-        ('{"prompt": "a", "completion": "b", "reward": null}', "has no reward"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [0.5]}', "logprobs must be at most 0"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1], "entropy": [1, 2]}', "logprobs has 1"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1]}', "no two responses to one prompt"),
-    ],
-)
+DAMAGED = [
+    ("{", ":1 is not JSON"),
+    ('{"prompt": 1, "completion": "b", "reward": 1}', ":1: prompt"),
+    ('{"prompt": "a", "completion": "b", "reward": null}', "has no reward"),
+    ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [0.5]}', "logprobs must be at most 0"),
+    ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1], "entropy": [1, 2]}', "logprobs has 1"),
+    ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1]}', "no two responses to one prompt"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), DAMAGED)
 def test_damaged_rollouts_are_refused_with_their_line(tmp_path, capsys, line, message):
     (tmp_path / "x.jsonl").write_text(line)
     assert message in error_of(main, ["explain", tmp_path / "x.jsonl"], capsys)

@@ -74,23 +74,26 @@ def check_explained(trainer, shards):
     return explained
 
 
+RUNS = [
+    pytest.param(algo, settings, marks=() if (algo, settings) in QUICK else pytest.mark.slow)
+    for algo, settings in (
+        # rows of trees are parts of responses, which explain refuses
+        *((name, OWN.get(name, {})) for name in ALGORITHMS if name != "spo_tree"),
+        *(("grpo_lambda", own) for own in (RATIO, {"trace_style": "both"}, GRAD)),
+        *(("base", {"loss_type": kind}) for kind in ("sapo", "vespo")),
+        ("base", {"top_entropy_quantile": 0.4}),
+        *(("base", TALK | form) for form in TURN_FORMS.values()),
+        ("ha_dw", {"reward_funcs": [letters, count_a], "difficulty_reward": ["count_a"]}),
+        ("base", {"loss_type": "cispo", "epsilon_high": 1.1}),
+        ("base", {"delta": 1.1}),
+        ("base", {"rollouts": "chain", "rollouts_per_state": 2, "policy_loss": "policy_iteration", "beta": 0.1}),
+    )
+]
+
+
 @pytest.mark.parametrize(
     ("algo", "settings"),
-    [
-        pytest.param(algo, settings, marks=() if (algo, settings) in QUICK else pytest.mark.slow)
-        for algo, settings in (
-            # rows of trees are parts of responses, which explain refuses
-            *((name, OWN.get(name, {})) for name in ALGORITHMS if name != "spo_tree"),
-            *(("grpo_lambda", own) for own in (RATIO, {"trace_style": "both"}, GRAD)),
-            *(("base", {"loss_type": kind}) for kind in ("sapo", "vespo")),
-            ("base", {"top_entropy_quantile": 0.4}),
-            *(("base", TALK | form) for form in TURN_FORMS.values()),
-            ("ha_dw", {"reward_funcs": [letters, count_a], "difficulty_reward": ["count_a"]}),
-            ("base", {"loss_type": "cispo", "epsilon_high": 1.1}),
-            ("base", {"delta": 1.1}),
-            ("base", {"rollouts": "chain", "rollouts_per_state": 2, "policy_loss": "policy_iteration", "beta": 0.1}),
-        )
-    ],
+    RUNS,
     ids=lambda value: value if isinstance(value, str) else "-".join(name for name in value if name not in TALK),
 )
 def test_it_is_the_credit_that_the_run_logged(logged, algo, settings):

@@ -88,21 +88,21 @@ def test_a_short_run_that_learned_nothing_says_so(make_trainer, caplog):
 # A selector that leaves out hardly any gradient noise
 
 
-@pytest.mark.parametrize(
-    ("shares", "count"),
-    [
-        ([0.15] * 9, 0),  # too few
-        ([0.15] * 40, 1),
-        ([0.15, None, math.nan] * 9 + [0.15], 1),
-        ([0.25] * 10 + [0.0] * 30, 0),  # the first ten decide
-        ([0.0] * 5 + [0.41] * 5, 0),  # their mean, not one of them
-        ([0.0] * 5 + [0.39] * 5, 1),
-    ],
-)
-@pytest.mark.parametrize(
-    ("algo", "knobs", "watches"),
-    [("s_trace", {}, True), ("base", {"top_entropy_quantile": 0.2}, True), ("base", {}, False)],
-)
+SHARES = [
+    ([0.15] * 9, 0),  # too few
+    ([0.15] * 40, 1),
+    ([0.15, None, math.nan] * 9 + [0.15], 1),
+    ([0.25] * 10 + [0.0] * 30, 0),  # the first ten decide
+    ([0.0] * 5 + [0.41] * 5, 0),  # their mean, not one of them
+    ([0.0] * 5 + [0.39] * 5, 1),
+]
+
+
+WATCHED = [("s_trace", {}, True), ("base", {"top_entropy_quantile": 0.2}, True), ("base", {}, False)]
+
+
+@pytest.mark.parametrize(("shares", "count"), SHARES)
+@pytest.mark.parametrize(("algo", "knobs", "watches"), WATCHED)
 def test_the_mean_of_the_first_ten_updates_decides(make_trainer, caplog, shares, count, algo, knobs, watches):
     """`None` is a step that logs no share; metrics are cleared every third step."""
     args, metrics = make_trainer(algo, **knobs).args, {}

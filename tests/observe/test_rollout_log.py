@@ -62,15 +62,14 @@ OF_THE_KNOBS = sorted(trl_credit.ALGORITHMS.keys() - {"kl_cov", "sdpo"})  # whos
 HOOKED = {"gradient_checkpointing": True, "max_grad_norm": 1e-3}  # which must not run a hook twice
 
 
-@pytest.mark.parametrize(
-    ("algo", "settings"),
-    [
-        *(pytest.param(algo, {}, marks=[pytest.mark.slow] * (algo in MOSTLY)) for algo in OF_THE_KNOBS),
-        *((algo, CORRECTED) for algo in ("base", "gspo", "gspo_token")),
-        ("s_trace", HOOKED),
-    ],
-    ids=str,
-)
+PRESETS = [
+    *(pytest.param(algo, {}, marks=[pytest.mark.slow] * (algo in MOSTLY)) for algo in OF_THE_KNOBS),
+    *((algo, CORRECTED) for algo in ("base", "gspo", "gspo_token")),
+    ("s_trace", HOOKED),
+]
+
+
+@pytest.mark.parametrize(("algo", "settings"), PRESETS, ids=str)
 def test_credit_of_every_preset_is_its_closed_form_apart_from_the_kl_term(trained, algo, settings):
     common = {"beta": 0.05, "epsilon": 0.02, "epsilon_high": 0.02, **OFF_POLICY}
     trainer, entries = logged(trained, algo, **common | settings)
@@ -86,12 +85,11 @@ def test_tokens_that_the_entropy_quantile_leaves_out(trained):
     assert 0 < sum(kept) < len(kept)
 
 
+SAME = [("spo_chain", {"rollouts_per_state": 2, "rollout_batch_size": 6}), ("base", {**TREE, "replay_iterations": 4})]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "algo, settings",
-    [("spo_chain", {"rollouts_per_state": 2, "rollout_batch_size": 6}), ("base", {**TREE, "replay_iterations": 4})],
-    ids=str,
-)
+@pytest.mark.parametrize("algo, settings", SAME, ids=str)
 def test_training_is_the_same_to_the_last_bit(trained, tmp_path, algo, settings):
     states = []
     for every in (0, 1):
@@ -102,16 +100,15 @@ def test_training_is_the_same_to_the_last_bit(trained, tmp_path, algo, settings)
     assert all(torch.equal(left, right) for left, right in zip(*states, strict=True))
 
 
+STEPS = [
+    ((1, 4, 1), 2, {2: [1, 4]}),
+    ((4, 2, 1), 3, {3: [3, 3], 6: [6, 6]}),  # two batches in every step
+    ((2, 3, 1), 1, {1: [1, 2], 2: [2, 3], 4: [4, 5], 5: [5, 6]}),  # a step that two batches take part in
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "sizes, every, expected",
-    [
-        ((1, 4, 1), 2, {2: [1, 4]}),
-        ((4, 2, 1), 3, {3: [3, 3], 6: [6, 6]}),  # two batches in every step
-        ((2, 3, 1), 1, {1: [1, 2], 2: [2, 3], 4: [4, 5], 5: [5, 6]}),  # a step that two batches take part in
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("sizes, every, expected", STEPS, ids=str)
 def test_which_rows_a_step_holds(make_trainer, sizes, every, expected):
     accumulation, generation, iterations = sizes
     shape = {"gradient_accumulation_steps": accumulation, "steps_per_generation": generation}
