@@ -1,6 +1,7 @@
 """Sets by name, and files in every format: which rows are loaded, how they are read, and how they become prompts."""
 
 import json
+from functools import partial
 
 import pytest
 from data_helpers import CASES, DAPO_TEXT, ROWS, whole_is_slow, write
@@ -161,14 +162,10 @@ DECIMALS = st.from_regex(r"-?[1-9][0-9]{0,40}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3
 )
 def test_any_rows_come_back_as_they_were_written(tmp_path_factory, rows, form, ascii_only, end):
     """Prompts are any text; answers any text, integer or decimal."""
-    literals = [
-        (
-            json.dumps(prompt, ensure_ascii=ascii_only),
-            answer[0] if isinstance(answer, tuple) else json.dumps(answer, ensure_ascii=ascii_only),
-        )
-        for prompt, answer in rows
-    ]
-    lines = [f'{{"prompt": {prompt}, "answer": {answer}}}' for prompt, answer in literals]
+    dump = partial(json.dumps, ensure_ascii=ascii_only)
+    answers = [answer[0] if isinstance(answer, tuple) else dump(answer) for _, answer in rows]
+    pairs = zip(rows, answers, strict=True)
+    lines = [f'{{"prompt": {dump(prompt)}, "answer": {answer}}}' for (prompt, _), answer in pairs]
     text = end.join(lines) if form == ".jsonl" else "[" + f",{end}".join(lines) + "]"
     if form == "indented.json":
         text = text.replace("{", "{" + end, 1)
@@ -181,9 +178,8 @@ def test_any_rows_come_back_as_they_were_written(tmp_path_factory, rows, form, a
 
 def test_a_column_of_numbers_is_one_and_others_are_text(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text(
-        '{"prompt": "x", "target": 0.10, "n": 9007199254740993, "share": 1}\n{"prompt": "y", "share": 0.5}\n'
-    )
+    text = '{"prompt": "x", "target": 0.10, "n": 9007199254740993, "share": 1}\n{"prompt": "y", "share": 0.5}\n'
+    path.write_text(text)
     data = load_prompts(str(path), style="plain")
     assert data["answer"][:] == ["0.1", None] and data["target"][:] == [0.1, None]
     assert data["n"][:] == [9007199254740993, None] and data["share"][:] == [1.0, 0.5]

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from reward_helpers import GIVEN
+from reward_helpers import GIVEN, scaled
 
 from trl_credit.rewards import REWARDS, resolve_reward
 from trl_credit.rewards.guard import guard_rewards
@@ -198,18 +198,11 @@ def test_a_name_that_leads_to_no_reward(here, monkeypatch, name):
     assert "\n" not in str(caught.value)
 
 
-def times(scale):
-    def scaled(completions, **kwargs):
-        return [scale * sum(c in "abc" for c in text) for text in completions]
-
-    return scaled
-
-
 LARGE = {
-    "negative": ([times(-1e20)], {}),
-    "by its weight": ([times(1.0)], {"reward_weights": [1e20]}),
-    "in a sum": ([times(1e-3), times(2e38), times(2e38)], {}),
-    "each by itself": ([times(1e-3), times(1e20)], {"multi_objective_aggregation": "normalize_then_sum"}),
+    "negative": ([scaled(-1e20)], {}),
+    "by its weight": ([scaled(1.0)], {"reward_weights": [1e20]}),
+    "in a sum": ([scaled(1e-3), scaled(2e38), scaled(2e38)], {}),
+    "each by itself": ([scaled(1e-3), scaled(1e20)], {"multi_objective_aggregation": "normalize_then_sum"}),
 }
 
 
@@ -220,7 +213,7 @@ def test_rewards_whose_squares_overflow(make_trainer, name):
     functions, settings = LARGE[name]
     trainer = make_trainer("base", reward_funcs=functions, **settings)
     before = [p.clone() for p in trainer.model.parameters()]
-    with pytest.raises(ValueError, match=r"^reward 'scaled(_2)?' is \S+ in row \d+: "):
+    with pytest.raises(ValueError, match=r"^reward 'share(_2)?' is \S+ in row \d+: "):
         trainer.train()
     assert all(map(torch.equal, before, trainer.model.parameters()))
 
@@ -296,12 +289,8 @@ def test_a_run_is_as_without_what_a_reward_does_to_it(make_trainer, here, meddle
 
 def test_columns_of_conversations_and_images_are_copied_once():
     image = object()
-    columns = {
-        "prompts": [[{"role": "user", "content": "1+1="}]],
-        "completions": [[{"role": "assistant", "content": "2"}]],
-        "image": [image],
-        "tensor": [torch.ones(2)],
-    }
+    columns = {"prompts": [[{"role": "user", "content": "1+1="}]], "image": [image], "tensor": [torch.ones(2)]}
+    columns |= {"completions": [[{"role": "assistant", "content": "2"}]]}
 
     def mine(completions, prompts, image, tensor, **kwargs):
         completions[0][0]["content"] = prompts[0][0]["content"] = "changed"

@@ -4,6 +4,7 @@ import functools
 
 import datasets
 import pytest
+from reward_helpers import scaled
 from run_helpers import SAVES, length_reward, refused, survived
 
 from trl_credit.hub import write_model_card
@@ -98,13 +99,6 @@ def test_a_checkpoint_from_elsewhere_into_the_folder_of_another_run(make_trainer
     # its checkpoints may be removed: the one to resume from is not among them
     make_trainer("grpo", max_steps=2, overwrite_output_dir=True, **SAVES).train(resume_from_checkpoint=checkpoint)
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-2"]
-
-
-def scaled(weight):
-    def share(completions, **kwargs):
-        return [weight * sum(c in "abc" for c in text) for text in completions]
-
-    return share
 
 
 PARTIALS = [functools.partial(length_reward, scale=scale) for scale in (1, 2)]

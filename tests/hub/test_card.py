@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 import pytest
 import torch
 import yaml
+from custom_functions import args_of
 from hub_helpers import SECRET
 from huggingface_hub import ModelCard
 from matplotlib.figure import Figure
@@ -142,9 +143,8 @@ def test_a_teacher_is_named_and_its_prompt_stays_in_its_place(finished):
     recipe = re.search(r"^````yaml\n(.*?)^````$", card.text, re.MULTILINE | re.DOTALL)
     outside = card.text.replace(recipe[0], "")
     assert yaml.safe_load(recipe[1])["teacher_prompt"] == prompt
-    assert (
-        f"| teacher\\_prompt | {escape(prompt)} |" in outside and "<script>" not in outside and "\n# b" not in outside
-    )
+    assert f"| teacher\\_prompt | {escape(prompt)} |" in outside
+    assert "<script>" not in outside and "\n# b" not in outside
     teacher = "ℓᵀ: log-probability of a token under the teacher: a copy of the policy, renewed every 20 optimizer steps"
     assert f"\n{teacher}, which sees {escape(repr(prompt))}.\n" in outside
 
@@ -264,25 +264,15 @@ def test_the_band_of_the_reward_stays_in_its_range(finished_run, tmp_path, figur
 # The table: which settings are shown
 
 
-@pytest.fixture
-def args_of(tmp_path):
-    def make(algo, **settings):
-        common = {"output_dir": str(tmp_path / "run"), "report_to": "none", "use_cpu": True, "bf16": False}
-        config = ALGORITHMS[algo][0] if algo in ALGORITHMS else CreditConfig
-        return config(**{**common, "per_device_train_batch_size": 8, "num_generations": 8, **settings})
-
-    return make
+def described(algo, **settings):
+    sizes = {"per_device_train_batch_size": 8, "num_generations": 8}
+    return describe_credit(args_of(ALGORITHMS[algo][0], **sizes | settings))
 
 
-@pytest.fixture
-def shown(args_of):
+def shown(algo, **settings):
     """Name → value of the rows of a configuration, and name → the preset's value where it is another one."""
-
-    def make(algo, **settings):
-        rows = describe_credit(args_of(algo, **settings))
-        return {row.name: row.value for row in rows}, {row.name: row.published for row in rows if row.published}
-
-    return make
+    rows = described(algo, **settings)
+    return {row.name: row.value for row in rows}, {row.name: row.published for row in rows if row.published}
 
 
 @pytest.mark.parametrize("form", ["nodes", "paths"])
@@ -297,8 +287,8 @@ def test_the_nodes_that_were_trained_on(make_trainer, form):
     assert (row["credit/rows"] < len(credited)) == (form == "paths")
 
 
-def test_every_part_of_credit_has_its_settings(args_of):
-    rows = describe_credit(args_of("s_trace", selective_rate=0.1, beta=0.2, top_entropy_quantile=0.5))
+def test_every_part_of_credit_has_its_settings():
+    rows = described("s_trace", selective_rate=0.1, beta=0.2, top_entropy_quantile=0.5)
     parts = [row.part for row in rows]
     assert list(dict.fromkeys(parts)) == list(PARTS) and parts == sorted(parts, key=list(PARTS).index)
     assert Setting("weight W", "selective_rate", "0.1", "0.2") in rows
@@ -318,7 +308,7 @@ ACTING = [
 
 
 @pytest.mark.parametrize(("algo", "settings", "absent"), ACTING)
-def test_settings_that_act_are_shown_with_the_presets_value(shown, algo, settings, absent):
+def test_settings_that_act_are_shown_with_the_presets_value(algo, settings, absent):
     values, published = shown(algo, **settings)
     texts = {"None": "–", "[4, 2]": "4, 2"}
     for name, value in settings.items():

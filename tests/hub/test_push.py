@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hub_helpers import EXAMPLES, SECRET, output_of, push_to, run_folder, sharded
-from hub_server import HubServer, Repo
+from hub_server import Repo
 from script_helpers import error_of
 from scripts import load_script
 
@@ -28,15 +28,6 @@ def content(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in publishable(folder)}
 
 
-def requests_of_a_push(hub: HubServer, folder: Path) -> int:
-    hub.mend()
-    push_to(hub, folder, "me/counted", private=True)
-    n = len(hub.requests)
-    hub.repos.clear()
-    hub.large.clear()
-    return n
-
-
 def test_what_is_pushed_and_what_stays(hub, folder):
     before = snapshot(folder)
     url = push_to(hub, folder, private=True)
@@ -54,7 +45,9 @@ def test_what_is_pushed_and_what_stays(hub, folder):
 @pytest.mark.parametrize("failing", [403, 503, "drop", "lost", pytest.param("hang", marks=pytest.mark.slow)])
 def test_a_push_that_fails_at_any_request_loses_nothing(hub, folder, monkeypatch, failing):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client waits between its tries
-    before, n = snapshot(folder), requests_of_a_push(hub, folder)
+    before = snapshot(folder)
+    push_to(hub, folder, "me/counted", private=True)
+    n = len(hub.requests)
     assert n > 8  # create, look, validate twice, modes, large files, commit
     for k in range(n):
         hub.repos.clear()

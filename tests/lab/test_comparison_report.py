@@ -62,13 +62,12 @@ UNALIGNED = {"logging_steps": 3, "num_iterations": 2, "gradient_accumulation_ste
 UNALIGNED |= {"per_device_train_batch_size": 4, "max_steps": 6}
 
 
-RUNS = [("s_trace", {}), ("spo_chain", {}), ("spo_tree", {}), ("spo_chain", UNALIGNED), ("spo_tree", UNALIGNED)]
+RUNS = {"responses": ("s_trace", {}), "chain": ("spo_chain", {}), "tree": ("spo_tree", {})}
+RUNS |= {"chain-unaligned": ("spo_chain", UNALIGNED), "tree-unaligned": ("spo_tree", UNALIGNED)}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("algo", "settings"), RUNS, ids=["responses", "chain", "tree", "chain-unaligned", "tree-unaligned"]
-)
+@pytest.mark.parametrize(("algo", "settings"), RUNS.values(), ids=RUNS)
 def test_tokens_are_those_of_the_engine_and_of_the_loss(algo, settings, make_trainer):
     more = {"rollouts_per_state": 2} if algo == "spo_chain" else {}
     trainer = make_trainer(algo, **{"max_steps": 4, **settings, **more})
@@ -156,7 +155,10 @@ def test_a_trainer_of_the_user_and_custom_credit_keep_their_names(make_trainer, 
     settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
     folders = [finished_run("grpo", **settings).folder]
     patient = ALGORITHMS["grpo"][0], PatientTrainer
-    for algo, more in ((patient, {"baseline": constant}), ("grpo", {"credit": custom("GroupWords"), "cap": 1.0})):
+    for algo, more in (
+        (patient, {"baseline": custom("same_baseline")}),
+        ("grpo", {"credit": custom("GroupWords"), "cap": 1.0}),
+    ):
         folders.append(tmp_path / str(len(folders)))
         make_trainer(algo, output_dir=str(folders[-1]), **settings, **more).train()
     groups = group_runs([read_history(folder) for folder in folders])
@@ -167,10 +169,6 @@ def test_a_trainer_of_the_user_and_custom_credit_keep_their_names(make_trainer, 
     assert differing_settings(groups[::2], of_credit=False) == {"GRPO": {}, with_credit: {}}
     grpo, patient = groups[0].runs[0], groups[1].runs[0]
     assert has_same_gradient(grpo, grpo) and not has_same_gradient(grpo, history([0.1], record=patient.record))
-
-
-def constant(rewards, *, lengths, num_generations):
-    return rewards - 0.5
 
 
 # Equal gradients

@@ -15,7 +15,6 @@ from trl_credit.observe.schema import Shard
 script = load_script("examples/verifiers_rollouts/verifiers_rollouts.py")
 SAVED = Path(__file__).parents[1] / "data" / "verifiers"
 TRAINED, EVALUATED = SAVED / "trained.jsonl", SAVED / "evaluated.jsonl"
-HEADER = {"algorithm", "model", "temperature", "note"}
 
 
 def nodes_of(episode: dict) -> list[dict]:

@@ -20,11 +20,6 @@ from trl_credit.lab.viewer.terminal import print_response, robust_maximum
 from trl_credit.observe.schema import Shard, shard_path, write_shard
 
 
-def ones(length: int) -> dict[str, list[int]]:
-    """Masks of a response all of whose tokens count."""
-    return {"loss_mask": [1] * length, "policy_mask": [1] * length}
-
-
 def decoded(coded, length: int) -> np.ndarray:
     """A column, as assets/data.js decodes it."""
     if isinstance(coded, list):
@@ -147,7 +142,8 @@ def test_without_colour_each_token_has_its_credit_as_a_number():
 
 
 def test_the_scale_ends_at_the_99th_percentile_of_what_is_not_zero():
-    rows = [response("a", tokens=["a"] * 1000, **ones(1000), credit=[0.0] * 800 + [0.5] * 199 + [80.0])]
+    masks = dict.fromkeys(("loss_mask", "policy_mask"), [1] * 1000)
+    rows = [response("a", tokens=["a"] * 1000, **masks, credit=[0.0] * 800 + [0.5] * 199 + [80.0])]
     one = Shard(header("GRPO"), {}, rows)
     assert robust_maximum(one) == 0.5
     outside = {"loss_mask": [0] * 800 + [1] * 200, "credit": [9.0] * 800 + rows[0]["credit"][800:]}

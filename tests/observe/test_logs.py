@@ -57,16 +57,6 @@ def test_steps_and_what_comes_after_one(tmp_path):
     assert sorted(p.name for p in folder.iterdir()) == ["step-00000002.jsonl", "step-00000009.jsonl", "step-one.jsonl"]
 
 
-def spaced_tokenizer() -> PreTrainedTokenizerFast:
-    """A decoder that leaves out the space before the first token, as those of SentencePiece do; bytes as fallback."""
-    words = ["▁the", "▁cat", "s", "é", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "</s>"]
-    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="s"))
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>")
-
-
 @pytest.mark.parametrize("text", ["né 🙂 日本", "  two  spaces\n", "\ufffd is a character too", "👨‍👩‍👧", ""])
 def test_texts_of_tokens_are_the_text(text):
     tokenizer = byte_tokenizer([("h", "i"), ("Ġ", "Ġ")])
@@ -84,8 +74,12 @@ def test_a_response_that_is_cut_off_inside_of_a_character():
 
 
 def test_a_space_before_the_first_token_is_kept():
-    tokenizer = spaced_tokenizer()
+    """Also by a decoder that leaves it out, as those of SentencePiece do, with bytes as fallback."""
+    words = ["▁the", "▁cat", "s", "é", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "</s>"]
+    model = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="s"))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    model.decoder = decoders.Sequence(steps)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, eos_token="</s>")
     assert tokenizer.decode([0]) == "the"
-    assert TokenTexts(tokenizer).of([0, 1, 2, 3, 4, 5, 6, 7, 1, 8]) == [
-        *(" the", " cat", "s", "é", "", "", "", "🙂", " cat", "</s>")
-    ]
+    texts = TokenTexts(tokenizer).of([0, 1, 2, 3, 4, 5, 6, 7, 1, 8])
+    assert texts == [" the", " cat", "s", "é", "", "", "", "🙂", " cat", "</s>"]

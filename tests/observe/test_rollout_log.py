@@ -140,10 +140,6 @@ def test_a_run_that_ends_inside_a_pass_logs_no_part_of_a_group(trained):
         assert places == {(group, i) for group, _ in places for i in range(4)}
 
 
-def warnings_of(caplog) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "log_credit" in record.getMessage()]
-
-
 def test_a_run_that_is_shorter_than_the_interval_logs_its_last_step(make_trainer, tmp_path):
     settings = {"log_credit": 20, "save_strategy": "steps", "save_steps": 1}
     make_trainer("s_trace", max_steps=3, **settings).train()
@@ -247,21 +243,15 @@ def test_a_resume_removes_what_came_after_the_checkpoint(trained, tmp_path):
         assert (before[step].header["run"] == after[step].header["run"]) == (step <= 2)
 
 
-class Broken(trl_credit.CreditTrainer):
-    """Fails where the log asks it for text."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.engine.decode = self.fail
-
-    def fail(self, ids):
+def test_a_log_that_fails_stops_and_not_the_run(make_trainer, caplog):
+    def fail(ids):
         raise RuntimeError("no\ntext")
 
-
-def test_a_log_that_fails_stops_and_not_the_run(trained, caplog):
-    trainer = trained((trl_credit.CreditConfig, Broken), log_credit=1, max_steps=3)
+    trainer = make_trainer("base", log_credit=1, max_steps=3)
+    trainer.engine.decode = fail
+    trainer.train()
     assert trainer.state.global_step == 3 and not shards(trainer)
-    (line,) = warnings_of(caplog)
+    (line,) = (record.getMessage() for record in caplog.records if "log_credit" in record.getMessage())
     assert "no text" in line and "\n" not in line
 
 
