@@ -16,7 +16,16 @@ import torch
 from datasets import Dataset
 from reward_helpers import GIVEN, scaled
 
-from trl_credit.rewards import REWARDS, resolve_reward
+from trl_credit.data import load_prompts
+from trl_credit.demo import agent_reward, demo_reward
+from trl_credit.rewards import (
+    REWARDS,
+    accuracy_reward,
+    format_reward,
+    knights_and_knaves_reward,
+    reasoning_gym_reward,
+    resolve_reward,
+)
 from trl_credit.rewards.guard import guard_rewards
 from trl_credit.rewards.signature import Rows
 
@@ -130,16 +139,13 @@ class Judge:
         raise AssertionError("called")
 
 
+GOLD = {"eval_dataset": {"hard": Dataset.from_dict({"prompt": ["1+1="], "gold": ["2"]})}}
 SIGNATURES = {
     "no **kwargs": (no_kwargs, {}, r"'no_kwargs' .*train_dataset"),
     "a column": (wants_a_column, {}, "'wants_a_column' .*'answers', and train_dataset"),
     "a column, of an object": (Judge(), {}, "'Judge' .*'gold', and train_dataset"),
     "position alone": (by_position, {}, "'by_position' .*'completions'"),
-    "a column of one of several": (
-        REWARDS["accuracy"],
-        {"eval_dataset": {"hard": Dataset.from_dict({"prompt": ["1+1="], "gold": ["2"]})}},
-        r"'answer', and eval_dataset\['hard'\] has \['gold'\]",
-    ),
+    "a column of one of several": (REWARDS["accuracy"], GOLD, r"'answer', and eval_dataset\['hard'\] has \['gold'\]"),
 }
 
 
@@ -300,3 +306,29 @@ def test_columns_of_conversations_and_images_are_copied_once():
     assert guard_rewards(mine)(**columns) == [1.0]
     assert columns["completions"][0][0]["content"] == "2" and columns["prompts"][0][0]["content"] == "1+1="
     assert columns["tensor"][0].sum() == 2
+
+
+# Messages and answers that look right to a careless reader
+
+
+ASKED = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "run", "arguments": {}}}]}
+SAID = {
+    accuracy_reward: ("\\boxed{42}", {"answer": ["42"]}),
+    format_reward: ("<think>a</think><answer>42</answer>", {}),
+    knights_and_knaves_reward: ("Ann is a knight.", {"names": [["Ann"]], "truth": [[True]]}),
+    agent_reward: ("42", {"answer": ["42"]}),
+    demo_reward: ("1+1=2", {"answer": ["2"]}),
+}
+
+
+@pytest.mark.hostile("messages and answers", "survived")
+@pytest.mark.parametrize("role", ["tool", "user", "system", None])
+def test_only_the_last_words_of_the_model_are_its_answer(role):
+    """A text cut to nothing leaves the tool's message last."""
+    pytest.importorskip("reasoning_gym", reason="reasoning-gym is not installed")
+    row = load_prompts("reasoning_gym:chain_sum", config={"size": 1})[0]
+    of_gym = {reasoning_gym_reward: (f"<answer>{row['answer']}</answer>", {"entry": [row["entry"]]})}
+    for reward, (text, columns) in (SAID | of_gym).items():
+        answer, other = {"role": "assistant", "content": text}, {"role": role, "content": text}
+        for messages, expected in (([ASKED, answer], 1.0), ([ASKED, other], 0.0), ([ASKED, answer, other], 0.0)):
+            assert reward(completions=[messages], **columns) == [expected]

@@ -79,12 +79,10 @@ def test_the_card_has_its_sections(finished, tmp_path):
 
 def test_no_secret_and_no_path_of_this_machine(finished, tmp_path):
     # a server, a nested option, a report: places that a token may hide in
-    _, card = finished(
-        command=[f"{tmp_path}/train.py"],
-        data=TrainingData(f"{tmp_path}/x.jsonl", 1, cleaning=f"loaded with {SECRET} and wandb0123456789secret"),
-        model_init_kwargs={"token": SECRET, "revision": SECRET},
-        chat_template_kwargs={"key": "hf_anotherTokenOfSomebody123", "api_key": "unknown"},
-    )
+    data = TrainingData(f"{tmp_path}/x.jsonl", 1, cleaning=f"loaded with {SECRET} and wandb0123456789secret")
+    options = {"chat_template_kwargs": {"key": "hf_anotherTokenOfSomebody123", "api_key": "unknown"}}
+    options |= {"model_init_kwargs": {"token": SECRET, "revision": SECRET}, "command": [f"{tmp_path}/train.py"]}
+    finished(data=data, **options)
     for name in publishable(tmp_path / "run"):
         content = (tmp_path / "run" / name).read_bytes()
         for secret in (SECRET, "wandb0123456789secret", "hf_anotherTokenOfSomebody123", str(tmp_path), "/home/someone"):
@@ -98,10 +96,8 @@ def test_no_secret_and_no_path_of_this_machine(finished, tmp_path):
 
 def test_evaluation_becomes_a_table_and_a_model_index(finished):
     def row(model, value, **more):
-        return {"model": model, "revision": None, "set": "math500", "protocol": "avg@4"} | {
-            "metrics": {"pass@1": {"value": value, "low": 0.5, "high": 0.7}, "bad": {"value": float("nan")}},
-            **more,
-        }
+        scores = {"pass@1": {"value": value, "low": 0.5, "high": 0.7}, "bad": {"value": float("nan")}}
+        return {"model": model, "revision": None, "set": "math500", "protocol": "avg@4", "metrics": scores} | more
 
     rows = [row("Qwen/Qwen3-1.7B", 0.5), row("checkpoint-1", 0.55), row("checkpoint-2", 0.612)]
     strictly = {"pass@1": {"value": 0.1, "low": 0.0, "high": 0.3}}
@@ -110,13 +106,10 @@ def test_evaluation_becomes_a_table_and_a_model_index(finished):
     assert "## Evaluation\n\n### Scores\n\n| set |\n|---|\n| 61.2 &lt;b> |" in card.text
     # a backslash before an entity would show the entity's name, and two before "!" would make a picture
     assert r"&lt;i> \\&lt;u> \![a](b) \![c](d) \\\![e](f)" in card.text
-    assert {r.metric_type for r in card.data.eval_results} == {"pass@1"}
-    results = {(r.dataset_name, r.dataset_config, r.metric_name): r.metric_value for r in card.data.eval_results}
-    assert results == {
-        ("math500", "avg@4", "pass@1"): 0.612,
-        ("aime24", "avg@4", "pass@1 (permissive)"): 0.2,
-        ("aime24", "avg@4", "pass@1 (strict)"): 0.1,
-    }
+    assert {(r.metric_type, r.dataset_config) for r in card.data.eval_results} == {("pass@1", "avg@4")}
+    results = {(r.dataset_name, r.metric_name): r.metric_value for r in card.data.eval_results}
+    of_aime = {("aime24", "pass@1 (permissive)"): 0.2, ("aime24", "pass@1 (strict)"): 0.1}
+    assert results == of_aime | {("math500", "pass@1"): 0.612}
     assert card.data.to_dict()["model-index"][0]["name"] == "x"
 
 

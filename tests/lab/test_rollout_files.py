@@ -13,8 +13,7 @@ from trl_credit.observe.schema import Shard
 
 
 script = load_script("examples/verifiers_rollouts/verifiers_rollouts.py")
-SAVED = Path(__file__).parents[1] / "data" / "verifiers"
-TRAINED, EVALUATED = SAVED / "trained.jsonl", SAVED / "evaluated.jsonl"
+TRAINED = Path(__file__).parents[1] / "data" / "verifiers" / "trained.jsonl"
 
 
 def nodes_of(episode: dict) -> list[dict]:
@@ -35,8 +34,8 @@ def read_rows(path: Path) -> Shard:
 def changed(tmp_path):
     """A copy of a file of verifiers, after `change` of each of its episodes."""
 
-    def write(change=lambda episode: None, source: Path = TRAINED, name: str = "traces.jsonl") -> Path:
-        episodes = [json.loads(line) for line in source.read_text().splitlines()]
+    def write(change=lambda episode: None, name: str = "traces.jsonl") -> Path:
+        episodes = [json.loads(line) for line in TRAINED.read_text().splitlines()]
         for episode in episodes:
             change(episode)
         (tmp_path / name).write_text("".join(json.dumps(episode) + "\n" for episode in episodes))

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -75,27 +76,19 @@ class Spoils(TrainerCallback):
         shard_path(args.output_dir, state.global_step).write_text("{}", encoding="utf-8")
 
 
-class Tracker:
-    """The module of a tracker that shows HTML."""
-
-    def __init__(self):
-        self.pages = {}
-
-    def Html(self, text, inject):
-        return text.read()
-
-    def log(self, values):
-        self.pages[values["train/global_step"]] = values["credit/page"]
-
-
 def test_a_step_is_sent_when_its_pass_ends_and_a_damaged_shard_is_one_warning(run, caplog, monkeypatch):
     """With two optimizer steps in a generation batch, the shard of step 3 is written in step 4."""
-    tracker = Tracker()
+    pages = {}
+
+    def log(values):
+        pages[values["train/global_step"]] = values["credit/page"]
+
+    tracker = SimpleNamespace(Html=lambda text, inject: text.read(), log=log)  # the module of one that shows HTML
     monkeypatch.setattr(CreditPageCallback, "trackers_of", staticmethod(lambda callbacks: [tracker]))
     run("tensorboard", steps_per_generation=2, gradient_accumulation_steps=1, max_steps=4, log_credit=3)
-    assert list(tracker.pages) == [3] and Page(tracker.pages[3]).data["shards"][0]["header"]["step"] == 3
+    assert list(pages) == [3] and Page(pages[3]).data["shards"][0]["header"]["step"] == 3
     trainer = run("tensorboard", before=Spoils(), overwrite_output_dir=True)
-    assert trainer.state.global_step == 2 and list(tracker.pages) == [3]
+    assert trainer.state.global_step == 2 and list(pages) == [3]
     warnings = [r.message.split(":")[0] for r in caplog.records if "credit page" in r.message]
     assert warnings == ["no credit page of step 1, nor of later ones"]
 

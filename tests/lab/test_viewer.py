@@ -5,6 +5,7 @@ import hashlib
 import math
 import re
 from io import StringIO
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -167,11 +168,7 @@ def run(tmp_path):
 
 
 def test_a_notebook_shows_the_last_step_in_a_frame_of_its_own(run):
-    class Trainer:
-        class args:
-            output_dir = str(run)
-
-    view = trl_credit.show_credit(Trainer())
+    view = trl_credit.show_credit(SimpleNamespace(args=SimpleNamespace(output_dir=str(run))))
     assert view.html == trl_credit.show_credit(run, step=20).html != trl_credit.show_credit(run, step=10).html
     ((tag, of),) = Page(view._repr_html_()).tags
     assert tag == "iframe" and of["sandbox"] == "allow-scripts allow-downloads" and of["srcdoc"] == view.html
@@ -180,11 +177,9 @@ def test_a_notebook_shows_the_last_step_in_a_frame_of_its_own(run):
     with pytest.raises(ValueError, match="step 15 was not logged"):
         trl_credit.show_credit(run, step=15)
 
-    class Explained:
-        shard = Shard(header("GRPO"), {}, [response("a", credit=[1.0])])
-
+    explained = SimpleNamespace(shard=Shard(header("GRPO"), {}, [response("a", credit=[1.0])]))
     other = Shard(header("S-trace"), {}, [response("a", credit=[0.5])])
-    page = Page(trl_credit.show_credit([Explained(), other]).html)
+    page = Page(trl_credit.show_credit([explained, other]).html)
     assert [shard["header"]["algorithm"] for shard in page.data["shards"]] == ["GRPO", "S-trace"]
 
 

@@ -13,26 +13,19 @@ from trl_credit.observe.no_signal import NoSignalWarning
 NO_END = {"suppress_tokens": [0, 1]}  # padding and the end of a sequence
 
 
-def constant(completions, **kwargs):
-    return [0.5] * len(completions)
-
-
-def nothing(completions, **kwargs):
-    return [None] * len(completions)
-
-
 def warnings_in(caplog) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.name.endswith("no_signal")]
 
 
+CONSTANT = {"reward_funcs": lambda completions, **kwargs: [0.5] * len(completions)}
 SILENT = {
-    "constant": {"reward_funcs": constant},
-    "nothing": {"reward_funcs": nothing},
-    "with KL": {"reward_funcs": constant, "beta": 0.1},
+    "constant": CONSTANT,
+    "nothing": {"reward_funcs": lambda completions, **kwargs: [None] * len(completions)},
+    "with KL": {**CONSTANT, "beta": 0.1},
     "cut off": {"mask_truncated_completions": True, "generation_kwargs": NO_END},
     "masked": {"token_mask": "probability", "probability_threshold": 1e-9},
-    "chain": {"reward_funcs": constant, **CHAIN},
-    "tree": {"reward_funcs": constant, **TREE, "beta": 0.1},  # the update is skipped with its KL term
+    "chain": {**CONSTANT, **CHAIN},
+    "tree": {**CONSTANT, **TREE, "beta": 0.1},  # the update is skipped with its KL term
 }
 
 
