@@ -262,6 +262,14 @@ def hub(monkeypatch):
 
 
 @pytest.fixture
+def own_hub(hub, monkeypatch):
+    """The same for commands, as the Hub of the environment."""
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    return hub
+
+
+@pytest.fixture
 def toy_loss(monkeypatch):
     """Runs toy log-probabilities through the real `_compute_loss`: only the forward pass is given."""
 

@@ -1,6 +1,7 @@
 """The embedded agent: its calculator, reward, chat template and checkpoint, and TRL's own tool loop on them."""
 
 import copy
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -76,10 +77,8 @@ def test_steps_are_scored_at_the_value_in_memory():
     def play(*calls):
         calculator.reset(prompt=problem)
         for call in calls:
-            try:
+            with suppress(ValueError):
                 calculator.calc(*call)
-            except ValueError:
-                pass
         return calculator.step_rewards
 
     right, value = [], 3
@@ -128,16 +127,16 @@ def test_labels_are_the_turns_of_the_model(tokenizer):
     assert kept[0] == "".join(calls) + "1<eos>"
 
 
-@pytest.mark.parametrize(
-    ("text", "content", "calls"),
-    [
-        ("K<call>calc op=+ x=3</call><eos>", "K", [("+", 3)]),
-        ("<call>calc op=+ x=3</call><call>calc op=- x=0</call><eos>", "", [("+", 3), ("-", 0)]),
-        ("<call>calc op=3 x=+</call><eos>", "", [(3, "+")]),  # which the calculator refuses
-        ("<call>calc op=+ x=3</call>", "", [("+", 3)]),  # cut off behind the call
-        ("<call>calc op=+ x=", "<call>calc op=+ x=", None),
-    ],
-)
+PARSED = [
+    ("K<call>calc op=+ x=3</call><eos>", "K", [("+", 3)]),
+    ("<call>calc op=+ x=3</call><call>calc op=- x=0</call><eos>", "", [("+", 3), ("-", 0)]),
+    ("<call>calc op=3 x=+</call><eos>", "", [(3, "+")]),  # which the calculator refuses
+    ("<call>calc op=+ x=3</call>", "", [("+", 3)]),  # cut off behind the call
+    ("<call>calc op=+ x=", "<call>calc op=+ x=", None),
+]
+
+
+@pytest.mark.parametrize(("text", "content", "calls"), PARSED)
 def test_responses_are_parsed(tokenizer, text, content, calls):
     ids, prefix = tokenizer(text)["input_ids"], tokenizer(PREFIX)["input_ids"]
     message = parse_response(tokenizer, ids, prefix=prefix)

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from conftest import SHARED
+import yaml
+from conftest import EXTRACTS, SHARED
 
 from trl_credit.data import load_prompts
 
@@ -15,6 +16,7 @@ whole_is_slow = pytest.mark.parametrize(
     ["extract", *([pytest.param("whole", marks=pytest.mark.slow)] if SHARED.is_dir() else [])],
     indirect=True,
 )
+CASES = yaml.safe_load((EXTRACTS / "cases.yaml").read_text(encoding="utf-8"))
 GOOD = b'{"prompt": "1+1=", "answer": "2"}\n'
 ROWS = [{"problem": f"What is ${i}+1$?", "answer": str(i + 1)} for i in range(6)]
 DAPO_TEXT = (

@@ -9,8 +9,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 
-refused = pytest.mark.hostile("prompts and templates", "refused")
-survived = pytest.mark.hostile("prompts and templates", "survived")
+pytestmark = pytest.mark.hostile("prompts and templates", "refused")
 USER, SYSTEM, GOLD = ({"role": role, "content": "1+2="} for role in ("user", "system", "assistant"))
 PARTS = {"role": "user", "content": [{"type": "text", "text": "1+2="}]}
 CHAT = "{% for m in messages %}{{ m['content'] }}{% endfor %}="
@@ -44,20 +43,19 @@ def transformed(rows):
     return data
 
 
-@refused
-@pytest.mark.parametrize(
-    ("prompts", "template", "message"),
-    [
-        (["1="] * 40 + [""], CHAT, "row 40"),
-        ([[USER]] * 20 + [[]], CHAT, "row 20"),
-        ([[{"from": "human", "value": "1"}]] * 16, CHAT, "`role` and `content`"),
-        ([[USER, {"role": "user", "content": None}]] * 16, CHAT, "without content"),
-        ([[USER]] * 40 + [[SYSTEM, USER]], STRICT, "row 40"),
-        ([[SYSTEM, USER]] * 16, DEAF, "message 0 .*'system'"),
-        ([[PARTS]] * 16, JOINED, "each content as text"),
-        ([[USER]] * 16, None, "chat_template"),
-    ],
-)
+UNUSABLE = [
+    (["1="] * 40 + [""], CHAT, "row 40"),
+    ([[USER]] * 20 + [[]], CHAT, "row 20"),
+    ([[{"from": "human", "value": "1"}]] * 16, CHAT, "`role` and `content`"),
+    ([[USER, {"role": "user", "content": None}]] * 16, CHAT, "without content"),
+    ([[USER]] * 40 + [[SYSTEM, USER]], STRICT, "row 40"),
+    ([[SYSTEM, USER]] * 16, DEAF, "message 0 .*'system'"),
+    ([[PARTS]] * 16, JOINED, "each content as text"),
+    ([[USER]] * 16, None, "chat_template"),
+]
+
+
+@pytest.mark.parametrize(("prompts", "template", "message"), UNUSABLE)
 def test_prompts_that_no_run_can_use(make, monkeypatch, prompts, template, message):
     monkeypatch.setattr(trl.GRPOTrainer, "_move_model_to_device", lambda *args: pytest.fail("the model was moved"))
     with pytest.raises(ValueError, match="train_dataset.*" + message) as error:
@@ -65,7 +63,6 @@ def test_prompts_that_no_run_can_use(make, monkeypatch, prompts, template, messa
     assert "\n" not in str(error.value)
 
 
-@refused
 @pytest.mark.parametrize("kind", [stream, transformed])
 @pytest.mark.parametrize(("bad", "words"), [(None, ""), ([USER], ": .*text in some rows and messages in others")])
 def test_rows_of_streams_and_transforms(make, kind, bad, words):
@@ -73,14 +70,12 @@ def test_rows_of_streams_and_transforms(make, kind, bad, words):
         make(["1=", bad] * 8, kind=kind)
 
 
-@refused
 def test_evaluation_sets(make):
     bad = Dataset.from_dict({"prompt": ["1="] * 7 + [""], "answer": ["1"] * 8})
     with pytest.raises(ValueError, match=r"eval_dataset\['hard'\], row 7"):
         make(["1="] * 16, trainer_kwargs={"eval_dataset": {"hard": bad}})
 
 
-@refused
 def test_no_column_of_prompts_and_no_column_for_a_reward(make):
     def reward(completions, answer, **kwargs):
         return [0.0] * len(completions)
@@ -97,13 +92,11 @@ def test_no_column_of_prompts_and_no_column_for_a_reward(make):
             make(["1="], reward_funcs=reward, kind=lambda _, kind=kind: kind([{"prompt": "1=", "other": 1}] * 16))
 
 
-@refused
 def test_a_prompt_as_long_as_the_context(make):
     with pytest.raises(ValueError, match="row 16: the prompt of 1100 tokens"):
         make(["1="] * 16 + ["1" * 1100], algo="spo_chain", max_completion_length=8)
 
 
-@refused
 def test_a_response_beyond_the_context(make, tiny_model, caplog):
     prompts = ["1="] * 16 + ["1" * 1020]
     make(prompts)  # with rotary embeddings it runs, as in TRL
@@ -117,7 +110,7 @@ def test_a_response_beyond_the_context(make, tiny_model, caplog):
         trainer.engine.remaining_budget(1024, 0)
 
 
-@survived
+@pytest.mark.hostile("prompts and templates", "survived")
 @pytest.mark.parametrize("kind", [Dataset, stream, transformed])
 def test_what_trl_accepts_runs_and_rows_are_neither_lost_nor_changed(make, kind):
     prompts = [[SYSTEM, USER, GOLD, {"role": "user", "content": f"{i}+"}] for i in range(16)]
@@ -135,10 +128,7 @@ def test_what_trl_accepts_runs_and_rows_are_neither_lost_nor_changed(make, kind)
     assert before.equal(torch.manual_seed(3).get_state())
 
 
-trains_nothing = pytest.mark.hostile("models that train nothing", "refused")
-
-
-@trains_nothing
+@pytest.mark.hostile("models that train nothing", "refused")
 def test_an_adapter_that_is_not_trainable(make_trainer, tiny_model):
     base = AutoModelForCausalLM.from_pretrained(tiny_model)
     frozen = get_peft_model(base, LoraConfig(target_modules=["q_proj"], inference_mode=True))

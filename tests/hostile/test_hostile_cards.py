@@ -129,9 +129,8 @@ LINES = {  # for algorithms that are not here, no flag
 
 
 def parsed(argv: list[str]) -> dict:
-    script, data, args, model, _ = parse_arguments(argv, protocols=PROTOCOLS)
-    parts = {"": (script, data, model), "args": (args,)}
-    return {f.name: getattr(part, f.name) for group in parts.values() for part in group for f in fields(part)}
+    parts = parse_arguments(argv, protocols=PROTOCOLS)[:4]
+    return {f.name: getattr(part, f.name) for part in parts for f in fields(part)}
 
 
 @pytest.mark.parametrize("algo", ALGORITHMS)

@@ -12,7 +12,6 @@ from weight_helpers import same_weights
 from trl_credit.runs.checkpoints import check_layout, last_checkpoint, read_run, read_state
 
 
-@survived
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth", "reference model"])
 def test_what_is_missing_is_a_warning(make_trainer, tmp_path, caplog, name):
     reference = {"beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 1}  # never in a file
@@ -23,6 +22,7 @@ def test_what_is_missing_is_a_warning(make_trainer, tmp_path, caplog, name):
     assert f"has no {name}: " in caplog.text
 
 
+pytestmark = survived
 LAYOUTS = [
     ("global_step1/zero_pp_rank_0_mp_rank_00_model_states.pt", "ZeRO-3", "plain"),
     ("global_step1/zero_pp_rank_0_mp_rank_00_optim_states.pt", "ZeRO-1 or ZeRO-2", "plain"),
@@ -70,7 +70,6 @@ def test_a_checkpoint_with_other_files(make_trainer, tmp_path):
             make_trainer("spo_tree", max_steps=2, **settings).train(resume_from_checkpoint=True)
 
 
-@survived
 def test_a_checkpoint_of_plain_trl(make_trainer, trained, tmp_path, caplog):
     make_trainer((trl.GRPOConfig, trl.GRPOTrainer), max_steps=1, **SAVES).train()
     with pytest.raises(ValueError, match="no identity.*choose another"):
@@ -82,7 +81,6 @@ def test_a_checkpoint_of_plain_trl(make_trainer, trained, tmp_path, caplog):
         shutil.rmtree(tmp_path / "run" / f"checkpoint-{step}")
 
 
-@survived
 def test_a_kill_while_an_old_checkpoint_is_overwritten(make_trainer, tmp_path, monkeypatch):
     """The last file of the old checkpoint must not mark the mixture as complete."""
     make_trainer("grpo", max_steps=1, **SAVES).train()
@@ -97,7 +95,6 @@ def test_a_kill_while_an_old_checkpoint_is_overwritten(make_trainer, tmp_path, m
     assert last_checkpoint(tmp_path / "run") is None
 
 
-@survived
 def test_a_finished_run_is_left_as_it_is(make_trainer, trained, tmp_path, caplog):
     done = trained("ha_dw", max_steps=2, **SAVES)
     again = make_trainer("ha_dw", max_steps=2, **SAVES)
@@ -114,7 +111,6 @@ class StopInside(TrainerCallback):
         control.should_training_stop = True
 
 
-@survived
 def test_stopped_inside_of_the_first_step(make_trainer):
     settings = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
     trainer = make_trainer("grpo", trainer_kwargs={"callbacks": [StopInside()]}, **settings)

@@ -1,4 +1,4 @@
-"""Mistakes on the command line and in YAML files: one line each that names the field, and nothing is written."""
+"""Mistakes on the command line and in YAML files, one line each that names the field; and what cannot be compared."""
 
 import json
 import re
@@ -6,7 +6,10 @@ import shlex
 from pathlib import Path
 
 import pytest
-from evaluation_helpers import stored
+import yaml
+from comparison_helpers import IDENTITY
+from conftest import EXTRACTS
+from evaluation_helpers import sample_file, stored
 from script_helpers import QUICK, error_of
 from viewer_helpers import s_trace
 
@@ -16,78 +19,9 @@ from trl_credit.observe.schema import shard_path, write_shard
 from trl_credit.settings.arguments import parse_arguments
 
 
-KIND = "mistakes on the command line"
-# by the words that come first: what follows them. The message must name the last flag; or the text beside it
-MISTAKES: dict[str, list[str | tuple[str, str]]] = {
-    "": [("rain", "'train'")],
-    "train": [
-        "--report_to wandbb",
-        "--learning-rate nan",
-        "--learning_rate=abc",
-        "--learning_rate",
-        "--model_name_or_path=",
-        ("--algo strace", "'s_trace'"),
-        ("--trace_lamda 0.3", "'--trace_lambda'"),
-        ("grpo", "'grpo'"),
-        "--lr_scheduler_type consine",
-        "--evaluation_protocol demo --evaluate_on aime24",
-        "--evaluate_every 5",
-        "--model_init_kwargs 3",
-        ('--accelerator_config {\\"foo\\":1}', "'foo'"),
-        "--reward soft_overlong --max_completion_length None",
-        "--num_generations 7",
-        "--model_name_or_path Qwen/Qwen3-1.7B",
-        "--dataset_name demo --model_name_or_path ./none",
-        "--dataset_name demo --model_name_or_path unknown",
-        ("--dataset_name demo --model_name_or_path theirs", "--trust_remote_code"),
-        "--dataset_name gsm8k --model_name_or_path mute",
-        "--data_dir nowhere",
-        "--output_dir text.txt/run",
-        "--eval_strategy steps",
-        ("--max_prompt_length 9", "TRL removed it"),
-        "--lora_r 8",
-        "--model_revision v2",
-        "--resume_from_checkpoint true",
-        "--trace_lambda 0.5 --algo grpo --trace_lambda 0.5",
-        ("--config s_trace/qwen3_4b_s_trac", "'s_trace/qwen3_4b_s_trace'"),
-        "--accelerate_config zero4",
-        "--num_processes 2",
-        ("--dataset_name math50", "'math500'"),
-        "--dataset_name mined.jsonl --prompt_column promt",
-        ("--dataset_name gsm8k --data_dir sets", "row 0"),
-    ],
-    "compare": [
-        ("", "nothing to compare"),
-        ("--algo s_trac", "'s_trace'"),
-        ("--algo grpo grpo", "'grpo'"),
-        "--algo grpo --jobs 0",
-        "--algo grpo s_trace --tree_branching 4",
-        "--algo grpo --seed 3",
-        "--algo grpo --baseline gspo",
-        ("--credit none.py:f", "credit"),
-    ],
-    "recipes": [
-        ("show qwen3_4b_random_mask", "'s_trace/qwen3_4b_random_mask'"),
-        ("path s_trace/qwen3_4b_random_mask", "has no file"),
-    ],
-    "plan": [("s_trace/qwen3_4b_s_trac", "'s_trace/qwen3_4b_s_trace'"), ("--model_name_or_path me/x", "'me/x'")],
-    "plan embedded": ["--layers 2 --hidden_size 8 --parameters many", "--num_processes 0", "--response_length nan"],
-    "explain": [("nowhere", "nowhere"), "rollouts.jsonl --temperature 0"],
-    "view": ["run --step 15", ("run --response 9/9", "9/9")],
-    "push": [("text --repo_id me/x", "'text'")],
-    "eval": [
-        ("a none", "none"),
-        "a two/samples/m --samples 4",
-        "a two/samples/m --metrics pass@3",
-        ("nowhere --protocol demo", "'nowhere'"),
-    ],
-    "eval --protocol demo": ["--output_dir e.jsonl", "--temperature -1", "--max_problems 0"],
-    "eval --protocol custom --samples 1 --temperature 1 --max_new_tokens 9 --sets": [
-        ("none.jsonl", "'none.jsonl'"),
-        ("e.jsonl", "row 1"),
-    ],
-}
-ROWS = [(first, row if isinstance(row, tuple) else (row, "")) for first, rows in MISTAKES.items() for row in rows]
+pytestmark = pytest.mark.hostile("mistakes on the command line", "refused")
+MISTAKES = yaml.safe_load((EXTRACTS / "mistakes.yaml").read_text(encoding="utf-8"))
+ROWS = [(first, row if isinstance(row, list) else (row, "")) for first, rows in MISTAKES.items() for row in rows]
 TEXTS = {
     "comparison/.compare.lock": "",  # which `compare` takes before it reads its flags
     "text/README.md": "x",
@@ -118,7 +52,6 @@ def files(tmp_path_factory):
     return folder
 
 
-@pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize(("first", "row"), ROWS, ids=[f"{first} {words}" for first, (words, _) in ROWS])
 def test_a_mistake_is_one_line_and_writes_nothing(files, monkeypatch, capsys, first, row):
     monkeypatch.chdir(files)
@@ -147,7 +80,6 @@ FILES = {
 }
 
 
-@pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize(("name", "text"), [(n, x) for n, texts in FILES.items() for x in texts], ids=lambda x: x[:30])
 def test_a_mistake_in_a_file_is_one_line(here, capsys, name, text):
     (here / "my.yaml").write_text(text)
@@ -156,22 +88,20 @@ def test_a_mistake_in_a_file_is_one_line(here, capsys, name, text):
     assert "my.yaml" in message or name == "base"
 
 
-@pytest.mark.hostile(KIND, "refused")
 def test_all_errors_come_at_once(tmp_path, command_said):
     (tmp_path / "my.yaml").write_text("learning_rate: -1\nmax_prompt_length: 4\n")
     flags = "--no_such_flag 5 --trace_lamda 1 --gamma 3 --lora_r 4 --evaluate_every 5 --loss_type sapo"
     argv = ["--config", str(tmp_path / "my.yaml"), *flags.split()]
     with pytest.raises(ValueError, match="unknown field") as caught:
         parse_arguments(argv)
-    assert [line.partition(" ")[0] for line in str(caught.value).splitlines()] == [
-        *("unknown", "unknown", "unknown", "learning_rate", "gamma", "loss_type='sapo'", "evaluate_every", "lora_r=4")
-    ]
+    first = "unknown unknown unknown learning_rate gamma loss_type='sapo' evaluate_every lora_r=4".split()
+    assert [line.partition(" ")[0] for line in str(caught.value).splitlines()] == first
     code, _, errors = command_said("train", "--algo", "strace", *argv)  # names alone, before torch is imported
     names = [line.split()[3] for line in errors.splitlines() if line.startswith("error: unknown ")]
     assert (code, names) == (2, ["'max_prompt_length'", "'strace':", "'--no_such_flag':", "'--trace_lamda':"])
 
 
-@pytest.mark.hostile(KIND, "survived")
+@pytest.mark.hostile("mistakes on the command line", "survived")
 def test_powers_of_ten_are_numbers_wherever_they_stand(tmp_path, record_property):
     file = tmp_path / "my.yaml"
     more = 'run_name: "1e5"\ngeneration_kwargs: {min_p: [1e-1], text: "1e5"}\nreward_weights: [-1e-3]'
@@ -198,3 +128,93 @@ def test_what_a_reward_does_in_the_first_batch(here, capsys, name):
     message = error_of(cli.main, ["train", *flags, "--disable_tqdm", "true"], capsys)
     assert f"'{name}'" in message and "\n" not in message
     assert not list(here.glob("**/model.safetensors"))
+
+
+# What `trl-credit compare` and `trl-credit eval A B` cannot compare
+
+
+@pytest.fixture
+def refused(capsys):
+    """The line with which `trl-credit compare` stops."""
+    return lambda *argv: error_of(cli.main, ["compare", *argv], capsys)
+
+
+ROW = {"step": 1, "reward": 0.5, "step_time": 1.0}
+LOGS = {
+    "no identity": ({}, [ROW]),
+    "rows that are no mappings": (IDENTITY, [["step_time"]]),
+    "a reward of NaN": (IDENTITY, [ROW | {"reward": float("nan")}]),
+}
+
+
+@pytest.mark.hostile("data files", "refused")
+@pytest.mark.parametrize("name", LOGS)
+def test_the_log_of_a_run_that_is_damaged(refused, name, tmp_path):
+    identity, log = LOGS[name]
+    run = tmp_path / "run"
+    (run / "checkpoint-1").mkdir(parents=True)
+    record = {"version": 1, "identity": identity, "lives": [{"from": 0, "id": "a"}]}
+    for folder in (run, run / "checkpoint-1"):
+        (folder / "credit_run.json").write_text(json.dumps(record))
+    state = {"log_history": log, "max_steps": 1, "global_step": 1}
+    (run / "checkpoint-1" / "trainer_state.json").write_text(json.dumps(state))
+    assert str(run) in refused("--runs", run, "--output_dir", tmp_path / "out")
+    assert not (tmp_path / "out" / "report.md").exists()
+
+
+LISTS = ["", "[]", '{"version": 9, "primary": "end", "runs": {}}', '{"version": 2, "runs": {}}']
+
+
+@pytest.mark.hostile("data files", "refused")
+@pytest.mark.parametrize("text", LISTS)
+def test_a_damaged_list_of_runs(refused, text, tmp_path):
+    (tmp_path / "grid.json").write_text(text)
+    assert "grid.json is damaged" in refused("--algo", "grpo", "--output_dir", tmp_path)
+    assert (tmp_path / "grid.json").read_text() == text
+
+
+SETTINGS = [
+    ("push_to_hub: true", "push_to_hub in own.yaml"),
+    ("beta: much", "grpo: beta in own.yaml"),
+    ("lerning_rate: 1", "grpo: unknown field 'lerning_rate' in own.yaml: did you mean 'learning_rate'?"),
+    ("save_strategy: 'no'", "grpo: save_strategy"),
+]
+
+
+@pytest.mark.hostile("settings", "refused")
+@pytest.mark.parametrize(("line", "message"), SETTINGS)
+def test_files_of_settings(refused, line, message, here):
+    (here / "own.yaml").write_text(f"trace_lambda: 0.5\n{line}\n")  # which GRPO does not have
+    assert message in refused("--algo", "grpo", "--config", "own.yaml")
+
+
+# Samples
+
+RIGHT, WRONG = [[True, False]] * 6, [[False, False]] * 6
+# changes of the header or of a problem's line → words of the message
+CASES = [
+    ({"temperature": 0.6}, {}, "temperature is 1.0 and 0.6"),
+    ({"reward": "mine.py:f", "reward_source": "mine.py:f 0"}, {}, "reward is 'accuracy' and 'mine.py:f'"),
+    ({"set_name": "gsm8k"}, {}, "only b has gsm8k (demo)"),
+    ({"ids": list("uvwxyz")}, {}, "no problem id in common"),
+    ({"metrics": ["maj@2"]}, {}, "give --metrics pass@1"),
+    ({"problems": 7}, {}, "is not finished"),
+    ({}, {"reference": {"answer": "3"}}, "another prompt, answer or column, such as 'p2'"),
+    ({}, {"prompt": "another"}, "another prompt, answer or column, such as 'p2'"),
+    ({}, {"samples": []}, "problem 'p2' has not 2 samples"),
+    ({}, {"samples": [{"correct": 1}, {"correct": True}]}, "problem 'p2' has not 2 samples with a verdict"),
+    ({}, {"samples": [{}, {"correct": True}]}, "problem 'p2' has not 2 samples with a verdict"),
+]
+
+
+@pytest.mark.hostile("comparisons", "refused")
+@pytest.mark.parametrize(("header", "line", "words"), CASES)
+def test_samples_that_cannot_be_compared(here, capsys, header, line, words):
+    stored("a", "a", RIGHT)
+    path = sample_file(stored("b", "b", WRONG, **header))
+    lines = path.read_text().splitlines()
+    lines[3] = json.dumps({**json.loads(lines[3]), **line})
+    path.write_text("\n".join(lines) + "\n")
+    before = sorted(Path(".").rglob("*"))
+    assert words in error_of(cli.main, ["eval", "a", "b"], capsys)
+    assert sorted(Path(".").rglob("*")) == before

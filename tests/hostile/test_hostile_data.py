@@ -12,13 +12,8 @@ from data_helpers import GOOD, read
 
 
 refuses = pytest.mark.hostile("data files", "refused")
-keeps = pytest.mark.hostile("data files", "survived")
+pytestmark = [pytest.mark.hostile("data files", "survived"), pytest.mark.usefixtures("here")]
 X = b'{"prompt": "x", "answer": '
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def rows_of(*cells: str) -> bytes:
@@ -78,7 +73,6 @@ def test_types_of_parquet_that_are_no_prompt_or_answer(column, value):
         read("x.parquet", Path("x.parquet").read_bytes())
 
 
-@keeps
 def test_binary_files_overwritten_at_random(record_property):
     """An error, or another text where only letters changed; and never the end of the process."""
     rows = pyarrow.Table.from_pylist([{"prompt": f"{i}+1=", "answer": str(i + 1)} for i in range(200)])
@@ -99,7 +93,6 @@ def test_binary_files_overwritten_at_random(record_property):
     record_property("tried", 128)
 
 
-@keeps
 @pytest.mark.parametrize("stem", ["a*b", "a[1]", "**", "x=1", "a::b"])
 def test_a_name_is_one_file(stem):
     Path("saved=1").mkdir()  # as a folder of a partitioned set is called
@@ -108,22 +101,21 @@ def test_a_name_is_one_file(stem):
     assert len(read(f"saved=1/{stem}.jsonl", GOOD * 3)) == 3
 
 
-@keeps
-@pytest.mark.parametrize(
-    ("literals", "answers"),
-    [
-        (['"2020-01-02"', '"12:30:00"'], ["2020-01-02", "12:30:00"]),
-        (["9007199254740993", "0.5"], ["9007199254740993", "0.5"]),
-        (["123456789012345678901234567890", "1"], ["123456789012345678901234567890", "1"]),
-        (["0.10", "1e5", "1E+05", "-0.0", "1.0e-400"], ["0.10", "1e5", "1E+05", "-0.0", "1.0e-400"]),
-        (["27.0", "27", '"27"'], ["27.0", "27", "27"]),
-        (['"007"', '" 1 "', '"null"', '"NaN"'], ["007", " 1 ", "null", "NaN"]),
-        (["null"] * 1500 + ['"x"'], [None] * 1500 + ["x"]),
-        (["[1, 2.50]", '["1"]', "[]", "3", "null"], ["1, 2.50", "1", "", "3", None]),
-        (['"\\u0000\\u2028\\ud83d\\ude00\\u0085"'], ["\0\u2028😀\x85"]),
-        (["true", "false"], ["True", "False"]),
-    ],
-)
+ANSWERS = [
+    (['"2020-01-02"', '"12:30:00"'], ["2020-01-02", "12:30:00"]),
+    (["9007199254740993", "0.5"], ["9007199254740993", "0.5"]),
+    (["123456789012345678901234567890", "1"], ["123456789012345678901234567890", "1"]),
+    (["0.10", "1e5", "1E+05", "-0.0", "1.0e-400"], ["0.10", "1e5", "1E+05", "-0.0", "1.0e-400"]),
+    (["27.0", "27", '"27"'], ["27.0", "27", "27"]),
+    (['"007"', '" 1 "', '"null"', '"NaN"'], ["007", " 1 ", "null", "NaN"]),
+    (["null"] * 1500 + ['"x"'], [None] * 1500 + ["x"]),
+    (["[1, 2.50]", '["1"]', "[]", "3", "null"], ["1, 2.50", "1", "", "3", None]),
+    (['"\\u0000\\u2028\\ud83d\\ude00\\u0085"'], ["\0\u2028😀\x85"]),
+    (["true", "false"], ["True", "False"]),
+]
+
+
+@pytest.mark.parametrize(("literals", "answers"), ANSWERS)
 def test_answers_keep_their_text(literals, answers):
     rows = [f'{{"prompt": "x", "answer": {literal}, "date": "2020-01-02"}}' for literal in literals]
     for name, text in {"x.jsonl": "\r\n".join(rows), "x.json": "\ufeff[" + ",\n".join(rows) + "]"}.items():
@@ -131,7 +123,6 @@ def test_answers_keep_their_text(literals, answers):
         assert data["answer"] == answers and set(data["date"]) == {"2020-01-02"}, name
 
 
-@keeps
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 def test_cells_of_csv_keep_their_text(ending):
     answers = ["007", "1e3", "12345678901234567890", "NaN", "", "None", "2020-01-02", " 1", '"', "a\nb", "1,2"]
@@ -142,7 +133,6 @@ def test_cells_of_csv_keep_their_text(ending):
     assert read("x.csv", Path("x.csv").read_bytes())["answer"] == answers
 
 
-@keeps
 def test_parquet_types_are_what_they_are():
     columns = {
         "single": ([0.1, 2.5], pyarrow.float32(), ["0.1", "2.5"]),

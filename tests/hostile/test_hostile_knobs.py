@@ -105,19 +105,18 @@ def test_what_is_no_value_of_a_setting(what, record_property):
     record_property("tried", len(WRONG[what]))
 
 
+LEGAL = [
+    {"beta": 0, "temperature": 1, "gamma": 1, "importance": "eligible", "trace_lambda": 0},  # whole numbers
+    {"epsilon": 10.0, "epsilon_high": INF, "delta": INF, "max_grad_norm": 0.0},  # no limit, as in TRL
+    # as in TRL: no filter, no limit, no step, and the other way round
+    {"top_k": None, "top_p": None, "repetition_penalty": None, "max_grad_norm": -1.0, "epsilon": INF},
+    {"max_steps": 0, "save_steps": 0, "eval_steps": -1, "save_total_limit": 0, "num_generations_eval": 0},
+    {"beta": -0.1, "weight_decay": -0.1, "data_seed": -3, "top_p": 1.1, "logging_strategy": "no"},
+]
+
+
 @pytest.mark.hostile("settings", "survived")
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"beta": 0, "temperature": 1, "gamma": 1, "importance": "eligible", "trace_lambda": 0},  # whole numbers
-        {"epsilon": 10.0, "epsilon_high": INF, "delta": INF, "max_grad_norm": 0.0},  # no limit, as in TRL
-        # as in TRL: no filter, no limit, no step, and the other way round
-        {"top_k": None, "top_p": None, "repetition_penalty": None, "max_grad_norm": -1.0, "epsilon": INF},
-        {"max_steps": 0, "save_steps": 0, "eval_steps": -1, "save_total_limit": 0, "num_generations_eval": 0},
-        {"beta": -0.1, "weight_decay": -0.1, "data_seed": -3, "top_p": 1.1, "logging_strategy": "no"},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", LEGAL, ids=str)
 def test_odd_but_legal(settings):
     config = args_of(**settings)
     kept = {name: list(value) if isinstance(value, tuple) else value for name, value in settings.items()}

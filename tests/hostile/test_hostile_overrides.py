@@ -8,7 +8,7 @@ from trl_credit import CreditConfig, CreditTrainer, STraceConfig, STraceTrainer
 from trl_credit.rewards.guard import RewardError
 
 
-refused = pytest.mark.hostile("subclasses of a trainer", "refused")
+pytestmark = pytest.mark.hostile("subclasses of a trainer", "refused")
 
 
 def own_loss(self, model, inputs, **kwargs):
@@ -43,16 +43,15 @@ class Logps(STraceTrainer):
         return logps, torch.zeros_like(logps), None
 
 
-@refused
-@pytest.mark.parametrize(
-    ("kind", "label"),
-    [
-        (Mixed, r"Mixed\.compute_loss \(of Mixin\)"),
-        (Steps, r"Steps\.training_step"),
-        (Generates, r"Generates\._generate_and_score_completions"),
-        (Logps, r"Logps\._get_per_token_logps_and_entropies"),
-    ],
-)
+LABELS = [
+    (Mixed, r"Mixed\.compute_loss \(of Mixin\)"),
+    (Steps, r"Steps\.training_step"),
+    (Generates, r"Generates\._generate_and_score_completions"),
+    (Logps, r"Logps\._get_per_token_logps_and_entropies"),
+]
+
+
+@pytest.mark.parametrize(("kind", "label"), LABELS)
 def test_an_override_without_super_is_named(kind, label, make_trainer):
     trainer = make_trainer((STraceConfig, kind), max_steps=3, beta=0.0)
     with pytest.raises((TypeError, RuntimeError), match=rf"^{label} .*call super\(\)"):
@@ -60,7 +59,6 @@ def test_an_override_without_super_is_named(kind, label, make_trainer):
     assert trainer.state.global_step == 0
 
 
-@refused
 @pytest.mark.parametrize("shape", [slice(None), (slice(None), [0, 0])])
 def test_rewards_of_another_shape_are_refused(shape, make_trainer):
     class Flat(CreditTrainer):

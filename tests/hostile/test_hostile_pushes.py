@@ -13,7 +13,8 @@ from hub_helpers import EXAMPLES, model_folder, push_to, sharded, start
 from trl_credit.hub import PushInterrupted, Repository, publishable, push
 
 
-KIND = "cards and pushes"
+pytestmark = pytest.mark.hostile("cards and pushes", "survived")
+refused = pytest.mark.hostile("cards and pushes", "refused")
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYzAbCdEfGh"
 # put together here, so that no scanner of repositories takes them for real ones
 TOKENS = [
@@ -31,7 +32,7 @@ def folder(tmp_path, tiny_model) -> Path:
     return model_folder(tmp_path / "run", tiny_model)
 
 
-@pytest.mark.hostile(KIND, "refused")
+@refused
 def test_a_file_with_a_token_is_refused_and_the_token_not_shown(folder, monkeypatch, record_property):
     monkeypatch.setenv("TRACKER_PASSWORD", TOKENS[-1])
     (folder / "evaluation").mkdir()
@@ -51,7 +52,6 @@ def test_a_file_with_a_token_is_refused_and_the_token_not_shown(folder, monkeypa
 # What goes
 
 
-@pytest.mark.hostile(KIND, "survived")
 def test_files_of_others_stay(folder, tmp_path, record_property):
     before = publishable(folder)
     foreign = [".env", "model-00001-of-00002.safetensors", "old.safetensors", "model.safetensors.index.json"]
@@ -68,11 +68,12 @@ def test_files_of_others_stay(folder, tmp_path, record_property):
     record_property("tried", len(foreign) + 1)
 
 
-@pytest.mark.hostile(KIND, "refused")
-@pytest.mark.parametrize(
-    "index",
-    ["{}", "[1]", "{", *(f'{{"weight_map": {{"a": "{x}"}}}}' for x in ("../o.safetensors", "/etc/passwd", ".env"))],
-)
+LISTED = ("../o.safetensors", "/etc/passwd", ".env")
+INDEXES = ["{}", "[1]", "{", *(f'{{"weight_map": {{"a": "{name}"}}}}' for name in LISTED)]
+
+
+@refused
+@pytest.mark.parametrize("index", INDEXES)
 def test_an_index_of_no_whole_model_is_refused(folder, index):
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors.index.json").write_text(index)
@@ -80,7 +81,7 @@ def test_an_index_of_no_whole_model_is_refused(folder, index):
         publishable(folder)
 
 
-@pytest.mark.hostile(KIND, "refused")
+@refused
 def test_a_model_and_an_adapter_in_one_folder_are_refused(folder):
     (folder / "adapter_config.json").write_text("{}")
     (folder / "adapter_model.safetensors").write_bytes(b"")
@@ -96,7 +97,6 @@ def interrupt_elsewhere():
     signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
 
-@pytest.mark.hostile(KIND, "survived")
 def test_an_interrupt_ends_a_hanging_push_at_once(hub, folder, monkeypatch):
     count, let_go = hub.count, threading.Event()
 
@@ -116,7 +116,6 @@ def test_an_interrupt_ends_a_hanging_push_at_once(hub, folder, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.hostile(KIND, "survived")
 def test_an_interrupted_run_does_not_wait_for_the_push_of_a_checkpoint(hub, tmp_path, monkeypatch):
     monkeypatch.setattr(hub_server, "LARGE_FILES", (".safetensors", ".json"))  # a thread of the client for each file
     words = [str(EXAMPLES / "train.py"), "--output_dir", "out", "--push_to_hub", "--hub_model_id", "x"]

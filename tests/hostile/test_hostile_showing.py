@@ -23,8 +23,7 @@ from trl_credit.observe.console import ConsoleCallback
 from trl_credit.support.shown import reported, safe_console, shown
 
 
-KIND = "consoles, trackers and tables"
-survived = pytest.mark.hostile(KIND, "survived")
+pytestmark = pytest.mark.hostile("consoles, trackers and tables", "survived")
 
 
 def closed_pipe() -> io.TextIOWrapper:
@@ -52,7 +51,6 @@ STREAMS = {
 }
 
 
-@survived
 @pytest.mark.parametrize("stream", STREAMS)
 def test_a_run_prints_anywhere(make_trainer, tmp_path, monkeypatch, stream):
     """Both streams fail, from the loading of a model to its saving; the reward prints too."""
@@ -97,7 +95,6 @@ def unreachable(*args, **kwargs):
 HOOKS = [name for name in vars(TrainerCallback) if name.startswith("on_")]
 
 
-@survived
 @pytest.mark.parametrize("hooks", [["on_log"], HOOKS])
 def test_a_tracker_that_fails(make_trainer, tmp_path, caplog, hooks):
     trainer = make_trainer("s_trace", report_to="tensorboard", save_strategy="steps", save_steps=1)
@@ -116,7 +113,7 @@ def test_a_tracker_that_fails(make_trainer, tmp_path, caplog, hooks):
     assert reports == ["Fails: ConnectionError: the server is gone. The run goes on"]
 
 
-@pytest.mark.hostile(KIND, "refused")
+@pytest.mark.hostile("consoles, trackers and tables", "refused")
 @pytest.mark.parametrize("hook", ["on_train_begin", "on_log"])
 def test_another_callback_ends_the_run_as_in_trl(make_trainer, hook):
     """Also with a table of completions, which TRL shows in the same method that calls `on_log`."""
@@ -129,7 +126,6 @@ def test_another_callback_ends_the_run_as_in_trl(make_trainer, hook):
 # Completions and metrics
 
 
-@survived
 def test_columns_that_no_table_takes(make_trainer, caplog, tmp_path):
     columns = {"short": ["a"], "text": "hello", "none": None, "right": list(range(8))}
 
@@ -145,7 +141,6 @@ def test_columns_that_no_table_takes(make_trainer, caplog, tmp_path):
     assert table["right"].tolist() == list(range(8)) and not {"short", "text", "none"} & set(table)
 
 
-@survived
 def test_a_table_that_cannot_be_written(make_trainer, monkeypatch, caplog):
     monkeypatch.setattr("pandas.DataFrame.to_parquet", unreachable)
     trainer = make_trainer(log_completions=True)
@@ -166,7 +161,6 @@ class Metrics(trl_credit.STraceTrainer):
         return super()._calculate_rewards(*args, **kwargs)
 
 
-@survived
 def test_metrics_that_are_no_numbers_are_left_out(make_trainer, caplog, tmp_path):
     def judge(completions, log_metric, **columns):
         for name, value in {**NUMBERS, **NO_NUMBERS}.items():
@@ -186,7 +180,6 @@ def test_metrics_that_are_no_numbers_are_left_out(make_trainer, caplog, tmp_path
 # Plots and card
 
 
-@survived
 def test_the_model_is_there_before_anything_is_shown_at_the_end(tmp_path, monkeypatch, caplog):
     """And plots that do not fit on the disk are a warning."""
     there = []
@@ -204,7 +197,6 @@ def test_the_model_is_there_before_anything_is_shown_at_the_end(tmp_path, monkey
     assert caplog.text.count("no plots and no card in ") == 1
 
 
-@survived
 @pytest.mark.slow
 def test_two_processes_stay_together_whatever_the_main_one_cannot_show(tmp_path):
     (tmp_path / "mine.py").write_text(

@@ -20,7 +20,8 @@ from trl_credit.settings.arguments import parse_arguments
 from trl_credit.support.files import LARGEST_LINES, read_json
 
 
-KIND = "folders of strangers"
+pytestmark = pytest.mark.hostile("folders of strangers", "refused")
+survived = pytest.mark.hostile("folders of strangers", "survived")
 OWN = "open('ran', 'w')\ndef demo_reward(completions, **kwargs):\n    return [1.0] * len(completions)\n"
 WORDS = "--algo grpo --max_steps 1 --per_device_train_batch_size 8 --disable_tqdm true --output_dir".split()
 FEW = "--quiet --samples 1 --max_problems 2".split()
@@ -57,7 +58,6 @@ def names_the_reward(name: str) -> None:
     change("run/credit_run.json", task={"dataset_name": "demo", "reward": [name]})
 
 
-@pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_reward_that_the_folder_names_is_not_imported(here, command_said, name):
     names_the_reward(name)
@@ -66,7 +66,7 @@ def test_a_reward_that_the_folder_names_is_not_imported(here, command_said, name
     assert not Path("ran").exists() and "run.own" not in sys.modules and str(here) not in sys.path
 
 
-@pytest.mark.hostile(KIND, "survived")
+@survived
 @pytest.mark.parametrize("more", ["--trust_run", "--reward run/own.py:demo_reward"])
 def test_what_the_user_names_or_trusts_is_imported(here, command_said, more):
     names_the_reward("run.own.demo_reward")
@@ -74,7 +74,6 @@ def test_what_the_user_names_or_trusts_is_imported(here, command_said, more):
     assert code == 0 and Path("ran").exists(), error
 
 
-@pytest.mark.hostile(KIND, "refused")
 def test_samples_are_not_judged_again_by_what_they_name(here, command_said):
     stored("run/evaluation", "a", [[True]], reward="run/own.py:demo_reward")
     words = ["eval", "--rescore", "--output_dir", "run/evaluation"]
@@ -84,12 +83,12 @@ def test_samples_are_not_judged_again_by_what_they_name(here, command_said):
     assert Path("ran").exists()
 
 
-@pytest.mark.hostile(KIND, "survived")
-@pytest.mark.parametrize(
-    "command",
-    ["view run", "explain run --algo grpo", "compare --runs run", "plan run/recipe.yaml", "push run --repo_id ''"]
-    + [f"eval run {' '.join(FEW)} --protocol demo", f"eval run {' '.join(FEW)}"],
-)
+READING = ["view run", "explain run --algo grpo", "compare --runs run", "plan run/recipe.yaml", "push run --repo_id ''"]
+READING += [f"eval run {' '.join(FEW)} --protocol demo", f"eval run {' '.join(FEW)}"]
+
+
+@survived
+@pytest.mark.parametrize("command", READING)
 def test_no_command_imports_what_a_folder_holds(here, command_said, command):
     """Every setting that can name a function does, the model has code, and what torch pickles runs it."""
     names = dict.fromkeys("credit selector token_mask baseline step_splitter segmentation".split(), "run.own.f")
@@ -114,7 +113,6 @@ class Pickled:
         return open, ("ran", "w")
 
 
-@pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize("file", ["optimizer.pt", "rng_state.pth"])
 def test_a_checkpoint_that_holds_code_is_not_resumed(here, command_said, file):
     torch.save({"state": Pickled()}, f"run/checkpoint-1/{file}")
@@ -145,7 +143,6 @@ WRITES = {
 }
 
 
-@pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize(("command", "name"), [(command, name) for command, names in WRITES.items() for name in names])
 @pytest.mark.parametrize("dangles", [False, True])
 def test_nothing_is_written_through_a_link(here, outside, command_said, command, name, dangles):
@@ -168,7 +165,6 @@ def test_nothing_is_written_through_a_link(here, outside, command_said, command,
 # Sizes
 
 
-@pytest.mark.hostile(KIND, "refused")
 @pytest.mark.parametrize("command", ["view run", "compare --runs run"])
 @pytest.mark.parametrize("content", ["huge", "deep"])
 def test_what_is_read_is_bounded(here, command_said, command, content):

@@ -14,7 +14,8 @@ from trl_credit.rewards import limits
 from trl_credit.rewards.guard import guard_rewards
 
 
-KIND = "time limits"
+pytestmark = pytest.mark.hostile("time limits", "refused")
+survived = pytest.mark.hostile("time limits", "survived")
 
 
 ALONE = """
@@ -68,7 +69,6 @@ def alone(name):
     return subprocess.run([sys.executable, "-c", ALONE, name], capture_output=True, text=True, timeout=120, cwd=ROOT)
 
 
-@pytest.mark.hostile(KIND, "refused")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["regex", "blocks", "stubborn"])
 def test_what_holds_python_ends_the_process_with_its_name(name):
@@ -76,14 +76,13 @@ def test_what_holds_python_ends_the_process_with_its_name(name):
     assert (done.stdout, done.returncode) == ("", 1) and f" in {name}" in done.stderr
 
 
-@pytest.mark.hostile(KIND, "survived")
+@survived
 @pytest.mark.slow
 def test_a_notebook_and_what_comes_after_a_call_that_was_given_up_go_on():
     done = alone("given_up")
     assert (done.stdout, done.returncode) == ("alive\nalive\n", 0) and " in goes_on" in done.stderr
 
 
-@pytest.mark.hostile(KIND, "refused")
 def test_what_comes_after_the_limit_is_not_accepted(record_property):
     def late(completions, **kwargs):
         ctypes.PyDLL(None).usleep(400_000)  # with the lock that every thread of Python needs
@@ -107,7 +106,7 @@ def test_what_comes_after_the_limit_is_not_accepted(record_property):
     assert not limits._deadlines
 
 
-@pytest.mark.hostile(KIND, "survived")
+@survived
 def test_an_error_leaves_no_call_behind_that_could_end_what_comes_after(make_trainer):
     async def slow(completions, **kwargs):
         await asyncio.sleep(30)

@@ -14,7 +14,8 @@ from trl_credit.lab.viewer.terminal import print_response
 from trl_credit.observe.schema import Shard, read_shard, shard_path, write_shard
 
 
-KIND = "rollout logs"
+pytestmark = pytest.mark.hostile("rollout logs", "survived")
+refused = pytest.mark.hostile("rollout logs", "refused")
 
 
 # Damaged
@@ -46,7 +47,7 @@ DAMAGED = {
 }
 
 
-@pytest.mark.hostile(KIND, "refused")
+@refused
 @pytest.mark.parametrize("what", DAMAGED)
 def test_a_damaged_shard_is_refused_with_its_file_and_line(tmp_path, capsys, record_property, what):
     path = shard_path(tmp_path, 1)
@@ -64,7 +65,6 @@ TEXTS = ("</script><script>alert(1)</script>", "\u2028\u2029\x00\x1b[31m", "a\ud
 TEXTS += ('"}\n{"kind": "header"}',)
 
 
-@pytest.mark.hostile(KIND, "survived")
 @pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
 def test_hostile_text_stays_text(tmp_path, text):
     path, row = shard_path(tmp_path, 1), RESPONSE | {"completion": text, "tokens": [text, ""]}
@@ -97,7 +97,6 @@ def attacking(text: str) -> Shard:
     return Shard(header(text, model=text, settings={text: text}), {0: nodes}, [row])
 
 
-@pytest.mark.hostile(KIND, "survived")
 def test_texts_that_attack_stay_texts(record_property):
     clean = [tag for tag, _ in Page(build_page([s_trace()], title="t", note="n")).tags]
     for text in ATTACKS:
@@ -113,7 +112,6 @@ def test_texts_that_attack_stay_texts(record_property):
 
 
 @pytest.mark.slow
-@pytest.mark.hostile(KIND, "survived")
 @pytest.mark.skipif(find_chromium() is None, reason="no Chromium here (Debian: apt-get install chromium)")
 def test_texts_that_attack_do_nothing_in_a_browser(record_property, tmp_path):
     shards = [attacking(text) for text in ATTACKS]
@@ -132,7 +130,7 @@ def test_texts_that_attack_do_nothing_in_a_browser(record_property, tmp_path):
     record_property("tried", len(ATTACKS))
 
 
-@pytest.mark.hostile(KIND, "refused")
+@refused
 def test_what_is_no_text_or_no_run_is_refused(tmp_path, capsys, record_property):
     binary, fine = tmp_path / "step-00000001.jsonl", tmp_path / "fine"
     binary.write_bytes(bytes(range(256)) * 10)

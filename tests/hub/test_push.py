@@ -1,13 +1,13 @@
 """Pushes to a real HTTP server: what arrives, what never does, and what a failure costs."""
 
+import json
 import shlex
 import time
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 from hub_helpers import EXAMPLES, SECRET, output_of, push_to, run_folder, sharded
-from hub_server import HubServer, Repo
+from hub_server import Repo
 from script_helpers import error_of
 from scripts import load_script
 
@@ -28,15 +28,6 @@ def content(folder: Path) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in publishable(folder)}
 
 
-def requests_of_a_push(hub: HubServer, folder: Path) -> int:
-    hub.mend()
-    push_to(hub, folder, "me/counted", private=True)
-    n = len(hub.requests)
-    hub.repos.clear()
-    hub.large.clear()
-    return n
-
-
 def test_what_is_pushed_and_what_stays(hub, folder):
     before = snapshot(folder)
     url = push_to(hub, folder, private=True)
@@ -54,7 +45,9 @@ def test_what_is_pushed_and_what_stays(hub, folder):
 @pytest.mark.parametrize("failing", [403, 503, "drop", "lost", pytest.param("hang", marks=pytest.mark.slow)])
 def test_a_push_that_fails_at_any_request_loses_nothing(hub, folder, monkeypatch, failing):
     monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the client waits between its tries
-    before, n = snapshot(folder), requests_of_a_push(hub, folder)
+    before = snapshot(folder)
+    push_to(hub, folder, "me/counted", private=True)
+    n = len(hub.requests)
     assert n > 8  # create, look, validate twice, modes, large files, commit
     for k in range(n):
         hub.repos.clear()
@@ -122,21 +115,21 @@ def test_pushes_while_training(hub, make_trainer, tmp_path, caplog):
     assert "training goes on, but step" in caplog.text and "write access" in caplog.text
 
 
-def test_the_flags_of_the_trainer_are_taken_over(hub, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
+def test_the_flags_of_the_trainer_are_taken_over(own_hub, folder, tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN")
     config = ALGORITHMS["s_trace"][0]
-    flags = {"push_to_hub": True, "hub_private_repo": True, "hub_token": hub.token, "report_to": "none"}
+    flags = {"push_to_hub": True, "hub_private_repo": True, "hub_token": own_hub.token, "report_to": "none"}
     with pytest.raises(ValueError, match="hub_strategy='all_checkpoints'.*--hub_strategy every_save"):
         PushCallback.from_arguments(config("out", hub_strategy="all_checkpoints", **flags))
-    assert hub.requests == []
+    assert own_hub.requests == []
     args = config(str(tmp_path / "named"), hub_strategy="end", hub_revision="v1", **flags)
     callback = PushCallback.from_arguments(args)
-    assert not args.push_to_hub and args.hub_model_id == "me/named" and hub.repos["me/named"].private
+    assert not args.push_to_hub and args.hub_model_id == "me/named" and own_hub.repos["me/named"].private
     assert not callback.every_save
     callback.finish(folder)
-    assert "model.safetensors" in hub.repos["me/named"].branches["v1"]
+    assert "model.safetensors" in own_hub.repos["me/named"].branches["v1"]
     assert PushCallback.from_arguments(args) is None
-    hub.repos["me/named"].private = False
+    own_hub.repos["me/named"].private = False
     args.push_to_hub = True
     with pytest.raises(PushError, match="exists and is public"):
         PushCallback.from_arguments(args)
@@ -168,25 +161,67 @@ def test_train_and_push_end_to_end(hub, tmp_path):
     assert "GET /me/x/resolve/main/model.safetensors" in " ".join(hub.requests).replace(repo.sha("main"), "main")
 
 
-@pytest.fixture
-def push_script(here):
-    """`main` of `examples/push.py`, started in the folder of the test."""
-    return load_script("examples/push.py").main
-
-
-def test_a_failed_push_says_how_to_repeat_it(hub, folder, push_script, monkeypatch, capsys):
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-    monkeypatch.setenv("HF_TOKEN", hub.token)
+def test_a_failed_push_says_how_to_repeat_it(own_hub, folder, here, capsys):
+    push_script = load_script("examples/push.py").main
     words = ["run", "--repo_id", "me/x", "--private", "--revision", "a b"]
-    hub.break_at(2, 403)
+    own_hub.break_at(2, 403)
     error = error_of(push_script, words, capsys, code=1)
     assert error.startswith("me/x on the Hub: the token may not write there")
     assert error.endswith(f"run is complete. To try again: trl-credit push {shlex.join(words)}")
-    hub.mend()
+    own_hub.mend()
     push_script(shlex.split(error.partition("trl-credit push ")[2]))
-    assert "pushed" in capsys.readouterr().out and "config.json" in hub.repos["me/x"].branches["a b"]
+    assert "pushed" in capsys.readouterr().out and "config.json" in own_hub.repos["me/x"].branches["a b"]
 
 
 def test_the_command_that_tries_again_goes_to_the_same_hub():
     command = Repository("b", endpoint="http://a b").retry_command("a")
     assert command.startswith("HF_ENDPOINT='http://a b' trl-credit push a ")
+
+
+# The files of a run's folder that a push sends
+
+
+def test_code_that_the_model_needs_goes_and_no_other(folder):
+    before = publishable(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoConfig": "modeling_x.Config"}}))
+    (folder / "modeling_x.py").write_text("from .layers_x import Layer\nimport my_reward\n")
+    for name in ("layers_x.py", "my_reward.py"):
+        (folder / name).write_text("Layer = None\n")
+    assert {"layers_x.py", "modeling_x.py"} == set(publishable(folder)) - set(before)
+
+
+def test_a_link_out_of_the_folder_is_refused(folder, tmp_path):
+    secret = tmp_path / "secret.json"
+    secret.write_text("{}")
+    (folder / "link.json").symlink_to(secret)
+    (folder / "recipe.yaml").symlink_to("config.json")
+    assert "recipe.yaml" in publishable(folder)  # both in the folder
+    (folder / "vocab.json").symlink_to(secret)
+    with pytest.raises(ValueError, match=r"vocab\.json is a link"):
+        publishable(folder)
+
+
+def test_a_folder_of_the_cache_can_be_pushed(folder, tmp_path):
+    cached = tmp_path / "models--me--x" / "snapshots" / "abc"
+    blobs = cached.parents[1] / "blobs"
+    cached.mkdir(parents=True)
+    blobs.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (blobs / name[:5]).write_bytes((folder / name).read_bytes())
+        (cached / name).symlink_to(f"../../blobs/{name[:5]}")
+    assert publishable(cached) == ["config.json", "model.safetensors"]
+
+
+def test_the_card_in_a_checkpoint_stays(folder):
+    assert "README.md" in publishable(folder)
+    (folder / "trainer_state.json").write_text("{}")  # PEFT's card names the folder of the base model
+    assert not {"README.md", "trainer_state.json"} & set(publishable(folder))
+
+
+def test_a_model_that_lacks_a_shard_is_refused(folder, tmp_path):
+    shards = sharded(folder, tmp_path / "sharded")
+    assert len(publishable(shards)) > 4
+    next(shards.glob("model-00002-*")).unlink()
+    with pytest.raises(ValueError, match="model-00002"):
+        publishable(shards)

@@ -113,10 +113,11 @@ BASES = [
 COMMANDS = [f"eval lora {FEW}", "explain lora --model lora", "plan --model_name_or_path lora", f"train {ON}"]
 
 
+TRIED = [*((COMMANDS[0], x) for x in BASES), *((command, BASES[2]) for command in COMMANDS[1:])]
+
+
 @pytest.mark.hostile("folders of strangers", "refused")
-@pytest.mark.parametrize(
-    ("command", "change"), [*((COMMANDS[0], x) for x in BASES), *((command, BASES[2]) for command in COMMANDS[1:])]
-)
+@pytest.mark.parametrize(("command", "change"), TRIED)
 def test_a_base_that_is_missing_or_more_than_a_model(lora, command_said, command, change):
     path = lora / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change[0]))

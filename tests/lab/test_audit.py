@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from custom_functions import custom
 from script_helpers import error_of
 
 from trl_credit import ALGORITHMS, GRPOConfig, GRPOTrainer, STraceConfig
@@ -32,11 +33,9 @@ SMALL = "--responses 4 --continuations 12 --batches 4 --per_device_train_batch_s
 def first_try():
     """36 responses of the embedded model with V at every token, by 64 continuations: measured by another program."""
     rows = json.loads((Path(__file__).parents[1] / "data" / "audit_embedded.json").read_text())
-    responses = [
-        {"group": i // 3, "index": i % 3, "prompt": row["prompt"], "completion": "", "token_ids": row["ids"], **row}
-        for i, row in enumerate(rows)
-    ]
-    shard = measured(Shard({"step": 0, "algorithm": "", "temperature": 1.0}, {}, responses), *load(demo_model_path()))
+    for i, row in enumerate(rows):
+        row |= {"group": i // 3, "index": i % 3, "completion": "", "token_ids": row["ids"]}
+    shard = measured(Shard({"step": 0, "algorithm": "", "temperature": 1.0}, {}, rows), *load(demo_model_path()))
     advantages = torch.tensor([(r["reward"] - r["mean"]) / (r["std"] + 1e-4) for r in rows], dtype=torch.float64)
     return shard, advantages[:, None].expand(-1, max(len(r["ids"]) for r in rows))
 
@@ -216,31 +215,18 @@ def test_the_gradient_of_a_batch_is_that_of_training(make_trainer, algo, shares)
     assert torch.cosine_similarity(taken[0], moved, dim=0) > 1 - 1e-4 and moved.norm() > 0
 
 
-@pytest.mark.parametrize(
-    ("token", "kind"),
-    [("12", "number"), (" the", "word"), (".\n", "line break"), ("", "special"), ("<|end|>", "special"), ("+", "sign")],
-)
-def test_kinds_of_tokens(token, kind):
-    assert kind_of(token) == kind
+def test_kinds_of_tokens():
+    kinds = {"12": "number", " the": "word", ".\n": "line break", "": "special", "<|end|>": "special", "+": "sign"}
+    assert {token: kind_of(token) for token in kinds} == kinds
 
 
 def numbers(folder):
     return json.loads((folder / "audit.json").read_text())
 
 
-NOTHING = """
-from trl_credit import Credit
-
-
-def nothing(config, tokens):
-    return Credit(None, 0 * tokens.advantages)
-"""
-
-
 def test_the_command_and_its_resume(tmp_path, capsys):
-    (tmp_path / "mine.py").write_text(NOTHING)
     argv = ["audit", "--algo", "s_trace", "vine_ppo", "spo_tree", *SMALL, "--output_dir", str(tmp_path / "out")]
-    argv += ["--credit", f"{tmp_path}/mine.py:nothing"]
+    argv += ["--credit", f"nothing={custom('Times')} --factor 0"]
     assert main(argv) == 0
     printed, found = capsys.readouterr().out, numbers(tmp_path / "out")
     assert "On this model and task:" in printed and "SPO-tree is left out: it samples trees" in printed
@@ -310,15 +296,15 @@ def test_conversations_are_audited_from_all_tokens_that_the_policy_wrote(tmp_pat
     argv = ["audit", "--dataset_name", "demo_agent", *SMALL, "--algo", turns, "spo_chain", "x=grpo --returns to_go"]
     argv += ["--output_dir", str(tmp_path)]
     assert main(argv) == 0
-    numbers_then = numbers(tmp_path)
-    assert list(numbers_then["scores"]) == ["GRPO", "turns", "Dr. GRPO"]
-    assert "SPO-chain is left out: conversations" in capsys.readouterr().out and "x is left" in numbers_then["notes"][2]
+    before = numbers(tmp_path)
+    assert list(before["scores"]) == ["GRPO", "turns", "Dr. GRPO"]
+    assert "SPO-chain is left out: conversations" in capsys.readouterr().out and "x is left" in before["notes"][2]
     (work,) = tmp_path.glob("work-*")
     tokens = pd.read_parquet(tmp_path / "tokens.parquet")
     responses = [r for path in sorted(work.glob("batches/*")) for r in read_shard(path).responses]
     assert any(0 in r["loss_mask"] for r in responses) and not tokens["tokens"].isin(["<tool>", "<assistant>"]).any()
     next(work.glob("*.npy")).unlink()
-    assert main(argv) == 0 and numbers(tmp_path) == numbers_then
+    assert main(argv) == 0 and numbers(tmp_path) == before
     few = ["--token_budget", "15000", "--no_gradient", "--mask_truncated_completions", "true"]
     assert main([*argv, *few]) == 0  # a tool's tokens are no stretches of their own
     assert -1.5 < numbers(tmp_path)["scores"]["GRPO"]["aim of stretches"]["value"] < 1.5

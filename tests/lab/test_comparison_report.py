@@ -62,12 +62,12 @@ UNALIGNED = {"logging_steps": 3, "num_iterations": 2, "gradient_accumulation_ste
 UNALIGNED |= {"per_device_train_batch_size": 4, "max_steps": 6}
 
 
+RUNS = {"responses": ("s_trace", {}), "chain": ("spo_chain", {}), "tree": ("spo_tree", {})}
+RUNS |= {"chain-unaligned": ("spo_chain", UNALIGNED), "tree-unaligned": ("spo_tree", UNALIGNED)}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("algo", "settings"),
-    [("s_trace", {}), ("spo_chain", {}), ("spo_tree", {}), ("spo_chain", UNALIGNED), ("spo_tree", UNALIGNED)],
-    ids=["responses", "chain", "tree", "chain-unaligned", "tree-unaligned"],
-)
+@pytest.mark.parametrize(("algo", "settings"), RUNS.values(), ids=RUNS)
 def test_tokens_are_those_of_the_engine_and_of_the_loss(algo, settings, make_trainer):
     more = {"rollouts_per_state": 2} if algo == "spo_chain" else {}
     trainer = make_trainer(algo, **{"max_steps": 4, **settings, **more})
@@ -155,7 +155,10 @@ def test_a_trainer_of_the_user_and_custom_credit_keep_their_names(make_trainer, 
     settings = {"save_strategy": "steps", "save_steps": 2, "max_steps": 2}
     folders = [finished_run("grpo", **settings).folder]
     patient = ALGORITHMS["grpo"][0], PatientTrainer
-    for algo, more in ((patient, {"baseline": constant}), ("grpo", {"credit": custom("GroupWords"), "cap": 1.0})):
+    for algo, more in (
+        (patient, {"baseline": custom("same_baseline")}),
+        ("grpo", {"credit": custom("GroupWords"), "cap": 1.0}),
+    ):
         folders.append(tmp_path / str(len(folders)))
         make_trainer(algo, output_dir=str(folders[-1]), **settings, **more).train()
     groups = group_runs([read_history(folder) for folder in folders])
@@ -166,10 +169,6 @@ def test_a_trainer_of_the_user_and_custom_credit_keep_their_names(make_trainer, 
     assert differing_settings(groups[::2], of_credit=False) == {"GRPO": {}, with_credit: {}}
     grpo, patient = groups[0].runs[0], groups[1].runs[0]
     assert has_same_gradient(grpo, grpo) and not has_same_gradient(grpo, history([0.1], record=patient.record))
-
-
-def constant(rewards, *, lengths, num_generations):
-    return rewards - 0.5
 
 
 # Equal gradients
@@ -188,25 +187,25 @@ def test_of_the_presets_gspo_alone_has_grpos_gradient():
     assert [algo for algo in ALGORITHMS if has_same_gradient(run_of(algo), base)] == ["grpo", "gspo", "gspo_token"]
 
 
-@pytest.mark.parametrize(
-    ("algo", "flags", "shared", "expected"),
-    [
-        ("gspo", [], ["--num_iterations", "2"], False),
-        ("gspo", [], ["--steps_per_generation", "4", "--gradient_accumulation_steps", "2"], False),
-        ("gspo", [], ["--beta", "0.1"], True),
-        ("gspo", [], ["--beta", "0.1", "--use_bias_correction_kl", "True"], False),
-        ("gspo", ["--learning_rate", "1e-3"], [], False),
-        ("grpo", ["--epsilon", "0.1"], [], True),
-        ("grpo", ["--epsilon", "0.1"], ["--num_iterations", "2"], False),
-        ("grpo", ["--advantage_floor", "-0.1"], [], False),
-        ("grpo", [], ["--num_iterations", "2"], True),  # the same settings
-        ("p_trace", ["--beta", "0"], [], False),
-        *(("grpo", ["--importance", x], [], True) for x in ("turn", "turn_token")),
-        ("grpo", ["--trace_unit", "turn"], ["--importance", "eligible"], False),
-        ("grpo", ["--trace_unit", "turn", "--importance", "eligible"], [], False),
-        ("grpo", ["--turn_average", "true"], [], False),
-    ],
-)
+GRADIENTS = [
+    ("gspo", [], ["--num_iterations", "2"], False),
+    ("gspo", [], ["--steps_per_generation", "4", "--gradient_accumulation_steps", "2"], False),
+    ("gspo", [], ["--beta", "0.1"], True),
+    ("gspo", [], ["--beta", "0.1", "--use_bias_correction_kl", "True"], False),
+    ("gspo", ["--learning_rate", "1e-3"], [], False),
+    ("grpo", ["--epsilon", "0.1"], [], True),
+    ("grpo", ["--epsilon", "0.1"], ["--num_iterations", "2"], False),
+    ("grpo", ["--advantage_floor", "-0.1"], [], False),
+    ("grpo", [], ["--num_iterations", "2"], True),  # the same settings
+    ("p_trace", ["--beta", "0"], [], False),
+    *(("grpo", ["--importance", x], [], True) for x in ("turn", "turn_token")),
+    ("grpo", ["--trace_unit", "turn"], ["--importance", "eligible"], False),
+    ("grpo", ["--trace_unit", "turn", "--importance", "eligible"], [], False),
+    ("grpo", ["--turn_average", "true"], [], False),
+]
+
+
+@pytest.mark.parametrize(("algo", "flags", "shared", "expected"), GRADIENTS)
 def test_a_gradient_is_the_baselines_if_every_ratio_is_one(algo, flags, shared, expected):
     run, base = run_of(algo, *flags, *shared), run_of("grpo", *shared)
     assert has_same_gradient(run, base) is expected

@@ -59,20 +59,12 @@ def test_a_function_needs_what_it_uses_of_its_file(tmp_path, name):
         return needed_code(file, name)[0]
 
     before = code(CREDIT)
-    same = (
-        CREDIT + "\ndef more():\n    return half(1)\n",
-        CREDIT.replace("half(t", "half( t").replace("\n\n\n", "\n# x\n"),
-    )
-    assert {code(text) for text in (*same, CREDIT.replace("return x\n", "return 2 * x\n"))} == {before}
-    changes = [
-        ("0.9", "0.5"),
-        ('["a"] = 1.0', '["a"] = 2.0'),
-        ("3.0", "3.5"),
-        ("4.0", "4.5"),
-        ("x * SCALE", "x / SCALE"),
-        ("Credit(None, h", "Credit(None, -h"),
-    ]
-    assert before not in {code(CREDIT.replace(*change)) for change in changes}
+    spaced = CREDIT.replace("half(t", "half( t").replace("\n\n\n", "\n# x\n")
+    same = CREDIT + "\ndef more():\n    return half(1)\n", CREDIT.replace("return x\n", "return 2 * x\n"), spaced
+    assert {code(text) for text in same} == {before}
+    changes = {"0.9": "0.5", '["a"] = 1.0': '["a"] = 2.0', "3.0": "3.5", "4.0": "4.5", "x * SCALE": "x / SCALE"}
+    changes |= {"Credit(None, h": "Credit(None, -h"}
+    assert before not in {code(CREDIT.replace(*change)) for change in changes.items()}
     assert needed_code(file, "mine")[1] == 18 and needed_code(file, "absent")[1] == 0
     assert code_of(f"{file}:{name}")["function"] == name and code_of("trl_credit.demo.demo_reward") is None
 
@@ -123,21 +115,14 @@ def test_an_edit_between_two_seeds_of_a_command_ends_the_second(command_said, fi
     with monkeypatch.context() as patch:
         patch.setattr(processes.time, "sleep", sleep)
         code, out, error = command_said("compare", *argv_of(tmp_path, files, "0", "1"), "--jobs", "1")
-    assert (
-        code == 1 and "mine/seed-0 and mine/seed-1 would be one row, and differ (the code of `credit` changed)" in error
-    )
-    assert "mine/seed-1: failed" in out
+    assert code == 1 and "mine/seed-1: failed" in out
+    assert "mine/seed-0 and mine/seed-1 would be one row, and differ (the code of `credit` changed)" in error
     assert not [*(tmp_path / "out" / "runs" / "mine" / "seed-1").glob("checkpoint-*")]
 
 
 def test_what_follows_from_the_seed_is_no_difference():
-    identity = {
-        "algorithm": "GRPO",
-        "seed": 0,
-        "data": {"rows": 4, "content": "x"},
-        "model": {"name": "m", "weights": "w"},
-    }
-    identity |= {"modules": {"a": "1"}, "learning_rate": 1e-5}
+    identity = {"algorithm": "GRPO", "seed": 0, "modules": {"a": "1"}, "learning_rate": 1e-5}
+    identity |= {"data": {"rows": 4, "content": "x"}, "model": {"name": "m", "weights": "w"}}
     one = {"identity": identity, "task": {"dataset_name": "demo"}}
 
     def differ(task="demo", beside=None, **changes):
@@ -152,9 +137,8 @@ def test_what_follows_from_the_seed_is_no_difference():
     assert differ(task="mine.jsonl", data=drawn).keys() == {"data"} == differ(data={"rows": 5, "content": "y"}).keys()
     assert differ(model={"name": "m", "weights": "v"}).keys() == {"model"}
     assert differ(modules={"a": "2"}).keys() == {"modules"}
-    assert differ(learning_rate=2e-5).keys() == {"learning_rate"} and not differ(
-        "demo", "learning_rate", learning_rate=2e-5
-    )
+    assert differ(learning_rate=2e-5).keys() == {"learning_rate"}
+    assert not differ("demo", "learning_rate", learning_rate=2e-5)
 
 
 @dataclass
@@ -175,16 +159,11 @@ def test_settings_of_a_subclass_tell_rows_apart(make_trainer, finished_run, tmp_
         make_trainer(own, output_dir=str(folders[-1]), weight=weight, seed=int(weight), **settings).train()
     folders.append(finished_run("grpo", **settings).folder)
     runs = [read_history(folder) for folder in folders]
-    assert [group.label for group in group_runs(runs)] == [
-        "WeightedTrainer (weight 0)",
-        "WeightedTrainer (weight 50)",
-        "GRPO",
-    ]
+    labels = ["WeightedTrainer (weight 0)", "WeightedTrainer (weight 50)", "GRPO"]
+    assert [group.label for group in group_runs(runs)] == labels
     assert [run.is_plain for run in runs] == [False, False, True]
     named = [replace(run, name="mine") for run in runs[:2]]
-    with pytest.raises(
-        ValueError, match=r"are named mine, and differ \(weight 0.0 → 50.0\): give them different names"
-    ):
+    with pytest.raises(ValueError, match=r"are named mine, and differ \(weight 0.0 → 50.0\): give them different na"):
         group_runs(named)
 
 
@@ -197,24 +176,15 @@ def test_runs_keep_the_names_that_they_are_given(command_said, finished_run, tmp
     assert {run["label"] for run in json.loads((tmp_path / "results.json").read_text())["runs"]} == {"mine", "plain"}
     long = {"loss_type": "a name that is too long", "trace_lambda": 0.9, "beta": 0.1, "epsilon": 0.2}
     twin = [history([0.1], **{name: value * 2 for name, value in long.items()}), history([0.1], **long)]
-    assert [group.label for group in group_runs(twin)] == [
-        "GRPO (beta 0.2, epsilon 0.4)",
-        "GRPO (beta 0.1, epsilon 0.2)",
-    ]
+    labels = [f"GRPO (beta {beta}, epsilon {epsilon})" for beta, epsilon in ((0.2, 0.4), (0.1, 0.2))]
+    assert [group.label for group in group_runs(twin)] == labels
     codes = [history([0.1], reward_funcs={"r": f"SHA-256 {digit * 16}"}) for digit in "ab"]
     assert [group.label for group in group_runs(codes)] == ["GRPO", "GRPO #2"]
     own = history([0.1], baseline="SHA-256 abc")
     assert not own.is_plain and not history([0.1], record={"credit": {"is_own": True}}).is_plain
 
 
-def test_a_word_without_a_flag_is_named(command_said, tmp_path):
-    code, _, error = command_said("compare", "nodir", "--output_dir", tmp_path)
-    assert code == 2 and "'nodir' is not used, as it follows no flag: finished runs follow --runs" in error
-
-
 def test_a_run_that_logged_nothing_says_why(finished_run):
     folder = finished_run("grpo", save_strategy="steps", save_steps=2, max_steps=2, logging_steps=5).folder
-    with pytest.raises(
-        ValueError, match="logged nothing in 2 steps with logging_steps=5: train with --logging_steps 1"
-    ):
+    with pytest.raises(ValueError, match="logged nothing in 2 steps with logging_steps=5: .* --logging_steps 1"):
         read_history(folder)

@@ -1,4 +1,4 @@
-"""`trl-credit eval A B`: the compared samples, the report, and how many problems a difference needs."""
+"""`trl-credit eval`: the compared samples and their report, how many problems a difference needs, and verdicts."""
 
 import json
 from functools import partial
@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_helpers import save_noisy_model, stored
+from evaluation_helpers import sample_file, save_noisy_model, stored
 
 from trl_credit.lab.evaluation import compare_models, runner
 from trl_credit.lab.evaluation.differences import needed_problems
+from trl_credit.lab.evaluation.judging import judge
 from trl_credit.lab.evaluation.scores import pass_at_k
 from trl_credit.lab.statistics import holm, paired_difference
 
@@ -123,3 +124,86 @@ def test_the_needed_number_of_problems_is_that_of_the_normal_approximation():
     assert problems == pytest.approx(FACTOR * (0.0225 + 0.4342 / 4) / 0.01, rel=0.05)
     assert needed_problems(np.zeros(9)) is None and needed_problems(np.array([0.3])) is None
     assert needed_problems(np.array([0.5, 0.5])) == 2
+
+
+# Verdicts: a custom reward on a file of problems, permissive and strict answers, roles of knights and knaves
+
+
+FLAGS = "--protocol custom --samples 2 --temperature 1 --max_new_tokens 6 --output_dir out --quiet".split()
+REWARD = """\
+import os
+def right(prompts, completions, unit, **kwargs):
+    assert all(p.startswith("1+") for p in prompts) and set(unit) == {"m", "s"} and set(kwargs) == {"tests"}
+    return [float(u == os.environ["UNIT"]) for u in unit]
+async def slow(completions, **kwargs):
+    return [True] * len(completions)
+def half(completions, **kwargs):
+    return [0.5] * len(completions)
+def ids(completions, completion_ids, **kwargs):
+    return [1.0] * len(completions)
+def column(completions, length, **kwargs):
+    return [1.0] * len(completions)
+def chat(completions, **kwargs):
+    assert all(message["role"] == "assistant" for (message,) in completions)
+    return [message["content"] == "2" for (message,) in completions]
+"""
+
+
+@pytest.fixture
+def judged(here, monkeypatch, command_said):
+    monkeypatch.setenv("UNIT", "m")
+    Path("mine.py").write_text(REWARD)
+    rows = [{"prompt": f"1+{i}=", "unit": "ms"[i % 2], "tests": [{"in": i}]} for i in range(4)]
+    Path("mine.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return lambda *words: command_said("eval", *FLAGS, *words)
+
+
+def score() -> float:
+    (row,) = json.loads(Path("out/evaluation.json").read_text())["rows"]
+    return row["metrics"]["pass@1"]["value"]
+
+
+def test_a_custom_reward_judges_a_custom_file(judged):
+    code, out, _ = judged("--reward", "mine.py:right", "--sets", "mine.jsonl")
+    assert code == 0 and "mine pass@1" in out and score() == 0.5
+    header = json.loads(sample_file("out").read_text().splitlines()[0])
+    assert header["reward"] == "mine.py:right" and header["reward_source"].startswith("mine.py:right ")
+    code, _, error = judged("--reward", "mine.py:slow", "--sets", "mine.jsonl")
+    assert code == 2 and "holds samples with reward_source 'mine.py:right " in error and "--rescore --reward" in error
+    assert judged("--reward", "mine.py:slow", "--rescore")[0] == 0 and score() == 1.0  # a coroutine
+    Path("mine.py").write_text(REWARD.replace("[True]", "[False]"))
+    assert judged("--rescore", "--trust_run")[0] == 0 and score() == 0.0  # by the present file
+
+
+@pytest.mark.parametrize(("name", "words"), [("half", "gave 0.5"), ("ids", "'completion_ids'"), ("column", "'length'")])
+def test_an_unusable_reward_is_refused_in_one_line(judged, name, words):
+    code, _, error = judged("--reward", f"mine.py:{name}", "--sets", "mine.jsonl")
+    assert code == 2 and words in error.strip().splitlines()[-1] and "Nothing was trained" not in error
+    assert not Path("out/evaluation.md").exists()
+
+
+def test_verdicts_of_messages_roles_and_answers(judged):
+    def verdicts(reward, texts, references, problems=("",) * 4):
+        pairs = list(zip(texts, references, problems, strict=False))
+        lines = [{"reference": gold, "problem": p, "samples": [{"text": text}]} for text, gold, p in pairs]
+        judge(reward, lines)
+        return [line["samples"][0] for line in lines]
+
+    messages = [{"prompt": [{"role": "user", "content": "1+1="}]}] * 2
+    assert [verdict["correct"] for verdict in verdicts("mine.py:chat", ["2", "3"], messages)] == [True, False]
+    reference = {"answer": "", "names": ["Zoey", "Ethan"], "truth": [True, False]}
+    texts = [
+        "<answer>(1) Zoey is a knight (2) Ethan is a knave</answer>",
+        "<answer>(1) Zoey is a knave (2) Ethan is a knave</answer>",
+        "<answer>Ethan is a knave, Zoey is a knave</answer>",
+        "no idea",
+    ]
+    right, *wrong = verdicts("knights_and_knaves", texts, [reference] * 4)
+    assert right["correct"] and not any(verdict["correct"] for verdict in wrong)
+    assert wrong[0]["answer"] == wrong[1]["answer"] is not None and wrong[2]["answer"] is None
+    problems = ["Compute $17\\cdot 23$.", "Compute $17\\cdot 23$.", "Expand $(x+1)^2$.", "Expand $(x+1)^2$."]
+    texts = ["\\boxed{391}", "\\boxed{23*17}", "\\boxed{(1+x)^2}", "\\boxed{2x+1+x^2}"]
+    references = [{"answer": answer} for answer in ("391", "391", "x^2+2x+1", "x^2+2x+1")]
+    read = verdicts("accuracy", texts, references, problems)
+    assert [verdict["correct"] for verdict in read] == [True] * 4
+    assert [verdict["correct_strict"] for verdict in read] == [True, False, False, True]

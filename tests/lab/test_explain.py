@@ -3,18 +3,25 @@
 import json
 import re
 from datetime import date
+from functools import partial
 
 import pytest
 import torch
-from custom_functions import args_of
+from conftest import count_a
+from custom_functions import args_of, custom
+from data_helpers import write
 from datasets import Dataset
 from script_helpers import error_of
+from torch.nn.utils.rnn import pad_sequence
+from turn_helpers import TURN_FORMS, conversations
 from viewer_helpers import Page
 
 from trl_credit import ALGORITHMS
 from trl_credit.cli import main
 from trl_credit.demo import demo_model_path
 from trl_credit.lab.explain import explain, markdown_table, read_rollouts
+from trl_credit.lab.explain.table import COLUMNS, rows_of
+from trl_credit.observe import rollout_log
 from trl_credit.rewards import accuracy_reward, format_reward
 from trl_credit.support.functions import resolve_function
 
@@ -28,19 +35,10 @@ def rows(n=4, length=6, **more):
     for i in range(n):
         size = length - i % 2
         logps = (-2 * torch.rand(size, generator=g)).tolist()
-        responses.append(
-            {
-                "prompt": f"{i // 2}+1=",
-                "completion": "abcdef"[:size],
-                "reward": float(i % 2),
-                "tokens": list("abcdef"[:size]),
-                "logprobs": logps,
-                "old_logprobs": [x - 0.1 * (k % 3) for k, x in enumerate(logps)],
-                "teacher_logprobs": [0.9 * x for x in logps],
-                "entropy": torch.rand(size, generator=g).tolist(),
-                **more,
-            }
-        )
+        row = {"prompt": f"{i // 2}+1=", "completion": "abcdef"[:size], "reward": float(i % 2), "logprobs": logps}
+        row |= {"tokens": list("abcdef"[:size]), "old_logprobs": [x - 0.1 * (k % 3) for k, x in enumerate(logps)]}
+        row |= {"teacher_logprobs": [0.9 * x for x in logps], "entropy": torch.rand(size, generator=g).tolist()}
+        responses.append(row | more)
     return responses
 
 
@@ -57,39 +55,7 @@ def printed(capsys):
 
 @pytest.fixture
 def rollouts(tmp_path):
-    def write(content=None, name="rollouts.jsonl"):
-        path = tmp_path / name
-        path.write_text("\n".join(json.dumps(row) for row in (rows() if content is None else content)))
-        return path
-
-    return write
-
-
-OWN = """
-from trl_credit import Credit
-
-
-def f(config, tokens):
-    return Credit(None, 2 * tokens.advantages)
-
-
-def even(completions, answer, **kwargs):
-    return [float(len(c) % 2) for c in completions]
-
-
-def nobody(completions, answer, **kwargs):
-    raise OSError("no judge")
-
-
-def lacking(completions, truth, **kwargs):
-    return [1.0] * len(completions)
-"""
-
-
-@pytest.fixture
-def own(tmp_path):
-    (tmp_path / "mine.py").write_text(OWN)
-    return tmp_path
+    return lambda content=None: write(tmp_path / "rollouts.jsonl", rows() if content is None else content)
 
 
 def config_of(name, **settings):
@@ -113,15 +79,15 @@ def test_turns_are_told_apart_by_their_numbers(rollouts):
     assert explained.shard.responses[0]["log_weight"] == pytest.approx([0.1, 0.1, 0.35, 0.35])
 
 
-@pytest.mark.parametrize(
-    ("algo", "settings", "changed", "message"),
-    [
-        ("s_trace", {}, {"entropy": None}, "give --model"),
-        ("ha_dw", {}, {"reward": 3.0}, "rewards lie outside of 0 to 1"),
-        ("grpo", {"td_upper_bound": True}, {}, "td_upper_bound"),
-        ("sdpo", {}, {"teacher_logprobs": None}, "explain a run that had a teacher and --log_credit"),
-    ],
-)
+LACKING = [
+    ("s_trace", {}, {"entropy": None}, "give --model"),
+    ("ha_dw", {}, {"reward": 3.0}, "rewards lie outside of 0 to 1"),
+    ("grpo", {"td_upper_bound": True}, {}, "td_upper_bound"),
+    ("sdpo", {}, {"teacher_logprobs": None}, "explain a run that had a teacher and --log_credit"),
+]
+
+
+@pytest.mark.parametrize(("algo", "settings", "changed", "message"), LACKING)
 def test_responses_that_lack_something_are_refused(rollouts, algo, settings, changed, message):
     shard = read_rollouts(rollouts([row | changed for row in rows()]))
     with pytest.raises(ValueError, match=message):
@@ -146,11 +112,11 @@ def test_the_table(rollouts):
         assert len(cells) == 12 and abs(sum(quarters) - 100) <= 2
 
 
-def test_the_command_on_a_file(rollouts, own, tmp_path, printed):
-    text = printed(rollouts(rows(answer=2)), "--credit", f"{own}/mine.py:f")
+def test_the_command_on_a_file(rollouts, tmp_path, printed):
+    text = printed(rollouts(rows(answer=2)), "--credit", custom("half_decay"))
     page = (tmp_path / "rollouts.explain.html").read_text()
     assert (tmp_path / "rollouts.explain.md").read_text().startswith("| algorithm  ")
-    for name in ("GRPO", "S-trace", "GSPO-token", "f on GRPO"):
+    for name in ("GRPO", "S-trace", "GSPO-token", "half_decay on GRPO"):
         assert f"| {name} " in text and name in page
     assert "on the 20 % of highest entropy" in page and "SPO-chain is left out: " in page
     shown = Page(page).data["shards"][0]
@@ -173,36 +139,33 @@ def test_a_line_says_where_the_teacher_differs(rollouts, printed):
     assert [a / b for a, b in zip(*credits, strict=True)] == pytest.approx([0.9, 1.1, 1.1, 1.0])  # 1 where unknown
 
 
-def test_the_command_with_a_model_computes_what_is_missing(rollouts, own, printed, capsys):
+def test_the_command_with_a_model_computes_what_is_missing(rollouts, printed, capsys):
     row = {"prompt": "1+1=", "answer": "2"}
     path = rollouts([{**row, "completion": "ab ab ab"[: 2 + 2 * i], "reward": float(i % 2)} for i in range(4)])
     assert "lacks log-probabilities" in error_of(main, ["explain", path], capsys)
     words = [path, "--model", demo_model_path(), "--algo", "s_trace", "spo_chain", "grpo"]
-    text = printed(*words, "--reward", f"{own}/mine.py:even")
+    text = printed(*words, "--reward", custom("even"))
     assert "| SPO-chain " in text and "left out" not in text
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", ":1 is not JSON"),
-        ('{"prompt": 1, "completion": "b", "reward": 1}', ":1: prompt"),
-        ('{"prompt": "a", "completion": "b", "reward": null}', "has no reward"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [0.5]}', "logprobs must be at most 0"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1], "entropy": [1, 2]}', "logprobs has 1"),
-        ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1]}', "no two responses to one prompt"),
-    ],
-)
+DAMAGED = [
+    ("{", ":1 is not JSON"),
+    ('{"prompt": 1, "completion": "b", "reward": 1}', ":1: prompt"),
+    ('{"prompt": "a", "completion": "b", "reward": null}', "has no reward"),
+    ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [0.5]}', "logprobs must be at most 0"),
+    ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1], "entropy": [1, 2]}', "logprobs has 1"),
+    ('{"prompt": "a", "completion": "b", "reward": 1, "logprobs": [-1]}', "no two responses to one prompt"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), DAMAGED)
 def test_damaged_rollouts_are_refused_with_their_line(tmp_path, capsys, line, message):
     (tmp_path / "x.jsonl").write_text(line)
     assert message in error_of(main, ["explain", tmp_path / "x.jsonl"], capsys)
 
 
-def test_a_class_has_settings(rollouts, own, printed, command_said):
-    lines = ("from dataclasses import dataclass", "@dataclass", "class Times:", "    factor: float = 1.0")
-    lines += ("    def credit(self, config, tokens):", "        return Credit(None, self.factor * tokens.advantages)")
-    (own / "mine.py").write_text("\n".join([OWN, *lines]))
-    name = f"{own}/mine.py:Times"
+def test_a_class_has_settings(rollouts, printed, command_said):
+    name = custom("Times")
     text = printed(rollouts(), "--algo", "grpo", "--credit", name, f"{name} --factor -1", f"s_trace+{name} --factor=2")
     last = {line.split(" | ")[0].strip("| "): line.split(" | ")[-1].strip("| ") for line in text.splitlines()}
     assert last["Times on GRPO"] == "1.00" == last["Times on S-trace, factor=2.0"]
@@ -211,7 +174,7 @@ def test_a_class_has_settings(rollouts, own, printed, command_said):
     assert code == 2 and "unknown flag '--facto': did you mean '--factor'?" in error and not out
 
 
-def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_trainer, own, tmp_path, printed):
+def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_trainer, tmp_path, printed):
     trainer = make_trainer("s_trace", selective_rate=0.6, log_credit=1, max_steps=1, temperature=1.3)
     trainer.train()
     logged = read_rollouts(tmp_path / "run")
@@ -220,14 +183,14 @@ def test_a_run_is_shown_as_it_was_trained_and_its_log_probabilities_stay(make_tr
     path = next((tmp_path / "run" / "credit_log").glob("*.jsonl"))
     old = re.sub('"columns": {.*?}, ', "", path.read_text())
     path.write_text(old)  # a log of 0.2.0 whose reward function got another answer
-    text = printed(*words, "--reward", f"{own}/mine.py:even")
+    text = printed(*words, "--reward", custom("even"))
     assert "the reward needs 'answer', which these rollouts do not hold" in text
     path.write_text(old.replace('"groups_total"', '"has_answer_column": true, "groups_total"'))
-    assert re.search(r"^\| SPO-chain +\|", printed(*words, "--reward", f"{own}/mine.py:even"), re.MULTILINE)
-    text = " ".join(printed(*words, "--reward", f"{own}/mine.py:lacking").split())
+    assert re.search(r"^\| SPO-chain +\|", printed(*words, "--reward", custom("even")), re.MULTILINE)
+    text = " ".join(printed(*words, "--reward", custom("lacking")).split())
     assert "| S-trace, as trained | " in text and "| S-trace | " in text
     assert "the reward needs 'truth', which these rollouts do not hold: give them as JSONL with that field." in text
-    text = printed(*words[:-1], demo_model_path(), "--reward", f"{own}/mine.py:even")
+    text = printed(*words[:-1], demo_model_path(), "--reward", custom("even"))
     assert "SPO-chain is left out: the responses have token ids that the model lacks" in text
     as_it_was = explain(logged, trainer.args, name="x").shard.responses
     assert [r["log_weight"] for r in as_it_was] == [r["log_weight"] for r in logged.responses]
@@ -281,12 +244,125 @@ def test_a_run_from_python_without_a_log_repeats_its_script(make_trainer, here, 
     assert code == 2 and f"run has no rollout log: to log a step of its model, {fix}" in error
 
 
-def test_what_a_model_cannot_read_is_refused(rollouts, own, printed, command_said):
+def test_what_a_model_cannot_read_is_refused(rollouts, printed, command_said):
     def sources(**changed):
         content = [{"prompt": "1+1=", "completion": "ab"[i:], "reward": float(i), "answer": "2"} for i in range(2)]
         return [rollouts([row | changed for row in content]), "--model", demo_model_path()]
 
     code, _, error = command_said("explain", *sources(token_ids=[1, 999999]))
     assert code == 2 and "token id 999999" in error.splitlines()[-1]
-    text = printed(*sources(), "--algo", "grpo", "spo_chain", "--reward", f"{own}/mine.py:nobody")
+    text = printed(*sources(), "--algo", "grpo", "spo_chain", "--reward", custom("nobody"))
     assert "SPO-chain is left out: reward function " in text and "no judge" in text
+
+
+# The rollout log of a run gives the credit that the run gave
+
+
+GRAD = {"importance": "token", "loss_weight": "trace_past", "loss_weight_confidence": "sigmoid_grad"}
+RATIO = {"clip_form": "ratio", "use_bias_correction_kl": False}  # which clips whatever the sign of A
+WIDE = {"epsilon": 0.2, "epsilon_high": 0.2}  # or all responses are clipped
+OWN = {
+    "gspo": WIDE,
+    "gspo_token": WIDE,
+    "clip_cov": {"cov_share": 0.2, "cov_range": [0.0, 9.0]},
+    "kl_cov": {"cov_share": 0.2},
+    "spo_chain": {"rollouts_per_state": 2},
+    "vine_ppo": {"rollouts_per_state": 2},
+}
+TALK = {"trainer_kwargs": {"rollout_func": conversations}, "max_completion_length": 16, "loss_type": "grpo"}
+QUICK = [("base", TALK | TURN_FORMS["p_trace"])]
+QUICK += [(name, OWN.get(name, {})) for name in ("grpo", "s_trace", "fipo", "kl_cov", "ha_dw", "spo_chain")]
+
+
+def letters(completions, **kwargs):
+    return [sum(map(ord, text)) % 5 / 4 for text in completions]
+
+
+@pytest.fixture
+def logged(make_trainer, monkeypatch):
+    """Trains two updates on each of two batches; returns the trainer and its shards with all digits."""
+
+    def run(algo, **settings):
+        shards = []
+        monkeypatch.setattr(rollout_log, "write_shard", lambda path, shard: shards.append(shard))
+        settings = {"reward_funcs": letters, "num_iterations": 2, "max_steps": 4, "temperature": 1.3} | settings
+        trainer = make_trainer(algo, log_credit=1, log_credit_groups=8, **settings)
+        trainer.train()
+        assert [shard.header["step"] for shard in shards] == [1, 2, 3, 4]
+        return trainer, shards
+
+    return run
+
+
+def check_explained(trainer, shards):
+    """Checks that explain gives what the run logged, and that the run had something to give."""
+    for shard in shards:
+        segments = None
+        if trainer.args.rollouts == "chain":
+            pad = partial(pad_sequence, batch_first=True)
+            advantages = pad([torch.tensor(r["advantages"]).double() for r in shard.responses])
+            segments = advantages, pad([torch.tensor(r["segment_ids"]) for r in shard.responses], padding_value=-1)
+        explained = explain(shard, trainer.args, name="again", segments=segments)
+        columns = dict.fromkeys(("advantages", "log_weight", "credit"), ((), ()))
+        for left, right in zip(shard.responses, explained.shard.responses, strict=True):
+            assert all(left[name] == right[name] for name in ("policy_mask", "is_clipped", "selected"))
+            for name, (known, again) in columns.items():
+                inside = ([x for x, m in zip(row[name], left["loss_mask"], strict=True) if m] for row in (left, right))
+                columns[name] = (*known, *next(inside)), (*again, *next(inside))
+        for name, (known, again) in columns.items():
+            assert known == pytest.approx(again, rel=1e-5, abs=1e-5 * max(1.0, *map(abs, known))), name
+    rows = [row for shard in shards for row in shard.responses]
+    assert any(any(row["credit"]) for row in rows)
+    assert trainer.contract.algorithm.carries_loss or any(any(row["log_weight"]) for row in rows)
+    return explained
+
+
+RUNS = [
+    pytest.param(algo, settings, marks=() if (algo, settings) in QUICK else pytest.mark.slow)
+    for algo, settings in (
+        # rows of trees are parts of responses, which explain refuses
+        *((name, OWN.get(name, {})) for name in ALGORITHMS if name != "spo_tree"),
+        *(("grpo_lambda", own) for own in (RATIO, {"trace_style": "both"}, GRAD)),
+        *(("base", {"loss_type": kind}) for kind in ("sapo", "vespo")),
+        ("base", {"top_entropy_quantile": 0.4}),
+        *(("base", TALK | form) for form in TURN_FORMS.values()),
+        ("ha_dw", {"reward_funcs": [letters, count_a], "difficulty_reward": ["count_a"]}),
+        ("base", {"loss_type": "cispo", "epsilon_high": 1.1}),
+        ("base", {"delta": 1.1}),
+        ("base", {"rollouts": "chain", "rollouts_per_state": 2, "policy_loss": "policy_iteration", "beta": 0.1}),
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("algo", "settings"),
+    RUNS,
+    ids=lambda value: value if isinstance(value, str) else "-".join(name for name in value if name not in TALK),
+)
+def test_it_is_the_credit_that_the_run_logged(logged, algo, settings):
+    trainer, shards = logged(algo, **settings)
+    explained = check_explained(trainer, shards)
+    (cells,) = rows_of([explained], grpo=None)
+    shown, row = dict(zip(COLUMNS, cells, strict=True)), trainer.state.log_history[-2]
+    if trainer.args.has_trace:
+        assert explained.horizon == pytest.approx(row["credit/effective_horizon"], rel=1e-4) and explained.horizon > 0.3
+    if trainer.args.importance == "turn":
+        assert explained.horizon is None
+    for column, name in (("noise share", "noise_share"), ("last tokens' share", "last_tokens_share")):
+        assert float(shown[column]) == pytest.approx(row[f"credit/{name}"], abs=0.0051)
+    if algo == "ha_dw" and not settings:  # the run's belief, not the accuracy of these responses
+        rewards = [row["reward"] for row in shards[-1].responses]
+        assert abs(shards[-1].header["difficulty_belief"] - sum(rewards) / len(rewards)) > 0.05
+
+
+def test_a_loss_is_not_shown_as_an_advantage(logged):
+    """ρ·A − (ln ρ)²/10 as minus a loss: A stays that of the group, and the credit is ρ·A − ln ρ / 5."""
+    trainer, shards = logged("base", credit=custom("weighted_kl"))
+    check_explained(trainer, shards)
+    for row in shards[1].responses:
+        rewards = torch.tensor([other["reward"] for other in shards[1].responses if other["group"] == row["group"]])
+        advantage = ((row["reward"] - rewards.mean()) / (rewards.std() + 1e-4)).item()
+        assert row["advantages"] == pytest.approx([advantage] * len(row["tokens"]), abs=1e-5)
+        log_ratio = torch.tensor(row["trainer_logprobs"]) - torch.tensor(row["old_logprobs"])
+        assert row["credit"] == pytest.approx((log_ratio.exp() * advantage - log_ratio / 5).tolist(), abs=1e-5)
+        assert not any(row["log_weight"]) and row["is_clipped"] is None

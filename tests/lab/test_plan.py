@@ -202,10 +202,9 @@ def test_the_embedded_task_as_lines_and_as_json(plan_said):
 
 def test_rows_weights_and_vllm_on_several_gpus(plan_said):
     recipe = ["s_trace/qwen3_8b_s_trace", "--parameters", "8.19B", "--layers", 36, "--hidden_size", 4096, "--json"]
-    plans = [
-        json.loads(plan_said(*recipe, "--num_processes", n, "--accelerate_config", config)[1])
-        for n, config in ((1, "single_gpu"), (4, "zero3"), (4, "multi_gpu"))
-    ]
+    layouts = ((1, "single_gpu"), (4, "zero3"), (4, "multi_gpu"))
+    flags = [["--num_processes", n, "--accelerate_config", config] for n, config in layouts]
+    plans = [json.loads(plan_said(*recipe, *words)[1]) for words in flags]
     assert [plan["step"]["responses"]["mean"] for plan in plans] == [32, 128, 128]
     assert [plan["memory_bytes"]["weights"] for plan in plans[1:]] == [2 * 8.19e9 / 4, 4 * 8.19e9]
     assert any("vLLM" in note for note in plans[1]["assumed"])

@@ -4,7 +4,6 @@ import shlex
 from pathlib import Path
 
 import datasets
-import huggingface_hub
 import pytest
 import yaml
 from hub_helpers import run_folder
@@ -95,33 +94,29 @@ def test_the_space_is_the_page(hub, folder):
     assert about["models"] == ["me/x"] and about["datasets"] == ["me/x-rollouts"]
 
 
-def test_what_is_refused_before_anything_is_sent(hub, folder, monkeypatch, tmp_path, command_said):
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-    monkeypatch.setenv("HF_TOKEN", hub.token)
+def test_what_is_refused_before_anything_is_sent(own_hub, folder, command_said):
     words = ["push", folder, "--repo_id", "me/x", "--with_rollouts"]
     logged = s_trace(10)
     for place in ("prompt", "completion"):
-        response = logged.responses[-1] | {place: f"my key is {hub.token}"}
+        response = logged.responses[-1] | {place: f"my key is {own_hub.token}"}
         write_shard(shard_path(folder, 10), type(logged)(logged.header, {}, [*logged.responses[:-1], response]))
         code, _, error = command_said(*words)
-        assert code == 2 and "step-00000010.jsonl holds your access token" in error and hub.token not in error
+        assert code == 2 and "step-00000010.jsonl holds your access token" in error and own_hub.token not in error
     for path in (folder / "credit_log").iterdir():
         path.unlink()
     code, _, error = command_said(*words)
     assert code == 2 and "has no rollout log" in error
-    assert hub.requests == [] and not (folder / "credit_space").exists()
+    assert own_hub.requests == [] and not (folder / "credit_space").exists()
 
 
-def test_the_command(hub, folder, monkeypatch, command_said):
-    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", hub.url)
-    monkeypatch.setenv("HF_TOKEN", hub.token)
-    hub.break_at(20, 403)
+def test_the_command(own_hub, folder, command_said):
+    own_hub.break_at(20, 403)
     code, _, error = command_said("push", folder, "--repo_id", "me/x", "--with_rollouts")
     retry = error.splitlines()[-1].partition("trl-credit ")[2]
     assert code == 1 and retry.endswith("--with_rollouts")
-    hub.mend()
+    own_hub.mend()
     code, out, _ = command_said(*shlex.split(retry))
     pushed = [line.partition("/commit/")[0] for line in out.splitlines()]
-    assert code == 0 and pushed == [f"pushed  {hub.url}/{repo}" for repo in REPOS]
-    page = hub.repos[REPOS[2]].branches["main"]["index.html"].decode()
+    assert code == 0 and pushed == [f"pushed  {own_hub.url}/{repo}" for repo in REPOS]
+    page = own_hub.repos[REPOS[2]].branches["main"]["index.html"].decode()
     assert "<title>run · credit per token</title>" in page and str(folder.parent) not in page

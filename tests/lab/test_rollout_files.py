@@ -13,9 +13,7 @@ from trl_credit.observe.schema import Shard
 
 
 script = load_script("examples/verifiers_rollouts/verifiers_rollouts.py")
-SAVED = Path(__file__).parents[1] / "data" / "verifiers"
-TRAINED, EVALUATED = SAVED / "trained.jsonl", SAVED / "evaluated.jsonl"
-HEADER = {"algorithm", "model", "temperature", "note"}
+TRAINED = Path(__file__).parents[1] / "data" / "verifiers" / "trained.jsonl"
 
 
 def nodes_of(episode: dict) -> list[dict]:
@@ -36,8 +34,8 @@ def read_rows(path: Path) -> Shard:
 def changed(tmp_path):
     """A copy of a file of verifiers, after `change` of each of its episodes."""
 
-    def write(change=lambda episode: None, source: Path = TRAINED, name: str = "traces.jsonl") -> Path:
-        episodes = [json.loads(line) for line in source.read_text().splitlines()]
+    def write(change=lambda episode: None, name: str = "traces.jsonl") -> Path:
+        episodes = [json.loads(line) for line in TRAINED.read_text().splitlines()]
         for episode in episodes:
             change(episode)
         (tmp_path / name).write_text("".join(json.dumps(episode) + "\n" for episode in episodes))
@@ -81,14 +79,14 @@ def set_node(**values):
     return lambda episode: nodes_of(episode)[-1].update(values)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (set_node(advantages=[0.5]), "advantages"),
-        (set_node(parent=5), "node 1: parent"),
-        (lambda episode: episode.update(traces=[3]), "traces"),
-    ],
-)
+DAMAGED = [
+    (set_node(advantages=[0.5]), "advantages"),
+    (set_node(parent=5), "node 1: parent"),
+    (lambda episode: episode.update(traces=[3]), "traces"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), DAMAGED)
 def test_a_damaged_file_is_refused_with_its_line(changed, change, message):
     path = changed(change)
     with pytest.raises(ValueError, match=message) as error:
@@ -159,18 +157,18 @@ def test_advantages_are_shown_where_there_is_no_credit(tmp_path):
     assert all(response["credit"] == [0.1, 0.2] for response in both.responses) and both.header["note"] == ""
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (rows(), "trl-credit explain"),
-        (rows(credit=[0.5, 1.0], tokens=None, token_ids=[3, 4]), "--tokenizer"),
-        (rows(credit=[0.5]), "credit has 1 entries"),
-        (rows(credit=["a", "b"]), "mine.jsonl:1: credit"),
-        ([*rows(credit=[0.5, 1.0]), {"header": {}}], "mine.jsonl:3"),
-        ([{"header": {"step": True}}, *rows(credit=[0.5, 1.0])], "mine.jsonl:1: header"),
-        ([], "holds no response"),
-    ],
-)
+NOT_SHOWN = [
+    (rows(), "trl-credit explain"),
+    (rows(credit=[0.5, 1.0], tokens=None, token_ids=[3, 4]), "--tokenizer"),
+    (rows(credit=[0.5]), "credit has 1 entries"),
+    (rows(credit=["a", "b"]), "mine.jsonl:1: credit"),
+    ([*rows(credit=[0.5, 1.0]), {"header": {}}], "mine.jsonl:3"),
+    ([{"header": {"step": True}}, *rows(credit=[0.5, 1.0])], "mine.jsonl:1: header"),
+    ([], "holds no response"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), NOT_SHOWN)
 def test_rows_that_cannot_be_shown(tmp_path, command_said, content, message):
     code, _, error = command_said("view", written(tmp_path / "mine.jsonl", content))
     assert code == 2 and message in error and error.count("\n") == 1

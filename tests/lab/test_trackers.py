@@ -4,6 +4,7 @@ import importlib.util
 import json
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -16,10 +17,6 @@ from trl_credit.lab.viewer import trackers
 from trl_credit.lab.viewer.excerpt import excerpt, ranked_groups
 from trl_credit.lab.viewer.trackers import page_of
 from trl_credit.observe.schema import Shard, shard_path
-
-
-def needs(package: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(importlib.util.find_spec(package) is None, reason=f"{package} is not installed")
 
 
 @pytest.fixture
@@ -35,13 +32,6 @@ def run(make_trainer):
         return trainer
 
     return train
-
-
-def shown_steps(pages: list[str]) -> list[int]:
-    """The steps of pages, each of which must hold one whole logged step."""
-    by_page = [Page(page).data["shards"] for page in pages]
-    assert all(len(shards) == 1 and len(shards[0]["responses"]) == 8 for shards in by_page)
-    return [shards[0]["header"]["step"] for shards in by_page]
 
 
 # Trackers
@@ -60,7 +50,7 @@ def test_tensorboard(run):
     assert [x.step for x in written.Scalars("credit/effective_horizon")] == [1, 2]
 
 
-@needs("trackio")
+@pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason="trackio is not installed")
 def test_trackio(run, tmp_path):
     from trackio.utils import MEDIA_DIR, TRACKIO_DIR
 
@@ -71,7 +61,8 @@ def test_trackio(run, tmp_path):
     with_page = [row for row in rows if "credit/page" in row]
     assert [row["train/global_step"] for row in with_page] == [1, 2]
     pages = [(MEDIA_DIR / row["credit/page"]["file_path"]).read_text("utf-8") for row in with_page]
-    assert shown_steps(pages) == [1, 2]
+    shards = [shard for page in pages for shard in Page(page).data["shards"]]
+    assert [(shard["header"]["step"], len(shard["responses"])) for shard in shards] == [(1, 8), (2, 8)]
     # Trackio makes a part `credit` of the section `train` by itself
     masses = [row["train/credit/effective_horizon"] for row in rows if "train/credit/effective_horizon" in row]
     logged = [row["credit/effective_horizon"] for row in trainer.state.log_history if "credit/effective_horizon" in row]
@@ -85,27 +76,19 @@ class Spoils(TrainerCallback):
         shard_path(args.output_dir, state.global_step).write_text("{}", encoding="utf-8")
 
 
-class Tracker:
-    """The module of a tracker that shows HTML."""
-
-    def __init__(self):
-        self.pages = {}
-
-    def Html(self, text, inject):
-        return text.read()
-
-    def log(self, values):
-        self.pages[values["train/global_step"]] = values["credit/page"]
-
-
 def test_a_step_is_sent_when_its_pass_ends_and_a_damaged_shard_is_one_warning(run, caplog, monkeypatch):
     """With two optimizer steps in a generation batch, the shard of step 3 is written in step 4."""
-    tracker = Tracker()
+    pages = {}
+
+    def log(values):
+        pages[values["train/global_step"]] = values["credit/page"]
+
+    tracker = SimpleNamespace(Html=lambda text, inject: text.read(), log=log)  # the module of one that shows HTML
     monkeypatch.setattr(CreditPageCallback, "trackers_of", staticmethod(lambda callbacks: [tracker]))
     run("tensorboard", steps_per_generation=2, gradient_accumulation_steps=1, max_steps=4, log_credit=3)
-    assert list(tracker.pages) == [3] and Page(tracker.pages[3]).data["shards"][0]["header"]["step"] == 3
+    assert list(pages) == [3] and Page(pages[3]).data["shards"][0]["header"]["step"] == 3
     trainer = run("tensorboard", before=Spoils(), overwrite_output_dir=True)
-    assert trainer.state.global_step == 2 and list(tracker.pages) == [3]
+    assert trainer.state.global_step == 2 and list(pages) == [3]
     warnings = [r.message.split(":")[0] for r in caplog.records if "credit page" in r.message]
     assert warnings == ["no credit page of step 1, nor of later ones"]
 

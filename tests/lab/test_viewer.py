@@ -5,6 +5,7 @@ import hashlib
 import math
 import re
 from io import StringIO
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,11 +19,6 @@ from trl_credit.lab.viewer.excerpt import opening_response
 from trl_credit.lab.viewer.runs import read_run
 from trl_credit.lab.viewer.terminal import print_response, robust_maximum
 from trl_credit.observe.schema import Shard, shard_path, write_shard
-
-
-def ones(length: int) -> dict[str, list[int]]:
-    """Masks of a response all of whose tokens count."""
-    return {"loss_mask": [1] * length, "policy_mask": [1] * length}
 
 
 def decoded(coded, length: int) -> np.ndarray:
@@ -147,7 +143,8 @@ def test_without_colour_each_token_has_its_credit_as_a_number():
 
 
 def test_the_scale_ends_at_the_99th_percentile_of_what_is_not_zero():
-    rows = [response("a", tokens=["a"] * 1000, **ones(1000), credit=[0.0] * 800 + [0.5] * 199 + [80.0])]
+    masks = dict.fromkeys(("loss_mask", "policy_mask"), [1] * 1000)
+    rows = [response("a", tokens=["a"] * 1000, **masks, credit=[0.0] * 800 + [0.5] * 199 + [80.0])]
     one = Shard(header("GRPO"), {}, rows)
     assert robust_maximum(one) == 0.5
     outside = {"loss_mask": [0] * 800 + [1] * 200, "credit": [9.0] * 800 + rows[0]["credit"][800:]}
@@ -171,11 +168,7 @@ def run(tmp_path):
 
 
 def test_a_notebook_shows_the_last_step_in_a_frame_of_its_own(run):
-    class Trainer:
-        class args:
-            output_dir = str(run)
-
-    view = trl_credit.show_credit(Trainer())
+    view = trl_credit.show_credit(SimpleNamespace(args=SimpleNamespace(output_dir=str(run))))
     assert view.html == trl_credit.show_credit(run, step=20).html != trl_credit.show_credit(run, step=10).html
     ((tag, of),) = Page(view._repr_html_()).tags
     assert tag == "iframe" and of["sandbox"] == "allow-scripts allow-downloads" and of["srcdoc"] == view.html
@@ -184,11 +177,9 @@ def test_a_notebook_shows_the_last_step_in_a_frame_of_its_own(run):
     with pytest.raises(ValueError, match="step 15 was not logged"):
         trl_credit.show_credit(run, step=15)
 
-    class Explained:
-        shard = Shard(header("GRPO"), {}, [response("a", credit=[1.0])])
-
+    explained = SimpleNamespace(shard=Shard(header("GRPO"), {}, [response("a", credit=[1.0])]))
     other = Shard(header("S-trace"), {}, [response("a", credit=[0.5])])
-    page = Page(trl_credit.show_credit([Explained(), other]).html)
+    page = Page(trl_credit.show_credit([explained, other]).html)
     assert [shard["header"]["algorithm"] for shard in page.data["shards"]] == ["GRPO", "S-trace"]
 
 

@@ -5,36 +5,27 @@ import math
 import pytest
 import torch
 from segment_helpers import CHAIN, TREE
-from transformers.trainer_callback import TrainerControl, TrainerState
 
 from trl_credit import Credit
-from trl_credit.observe.console import ConsoleCallback
 from trl_credit.observe.no_signal import NoSignalWarning
 
 
 NO_END = {"suppress_tokens": [0, 1]}  # padding and the end of a sequence
 
 
-def constant(completions, **kwargs):
-    return [0.5] * len(completions)
-
-
-def nothing(completions, **kwargs):
-    return [None] * len(completions)
-
-
 def warnings_in(caplog) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.name.endswith("no_signal")]
 
 
+CONSTANT = {"reward_funcs": lambda completions, **kwargs: [0.5] * len(completions)}
 SILENT = {
-    "constant": {"reward_funcs": constant},
-    "nothing": {"reward_funcs": nothing},
-    "with KL": {"reward_funcs": constant, "beta": 0.1},
+    "constant": CONSTANT,
+    "nothing": {"reward_funcs": lambda completions, **kwargs: [None] * len(completions)},
+    "with KL": {**CONSTANT, "beta": 0.1},
     "cut off": {"mask_truncated_completions": True, "generation_kwargs": NO_END},
     "masked": {"token_mask": "probability", "probability_threshold": 1e-9},
-    "chain": {"reward_funcs": constant, **CHAIN},
-    "tree": {"reward_funcs": constant, **TREE, "beta": 0.1},  # the update is skipped with its KL term
+    "chain": {**CONSTANT, **CHAIN},
+    "tree": {**CONSTANT, **TREE, "beta": 0.1},  # the update is skipped with its KL term
 }
 
 
@@ -87,40 +78,24 @@ def test_a_short_run_that_learned_nothing_says_so(make_trainer, caplog):
     assert [row["credit/zero_gradients"] for row in trainer.state.log_history[:-1]] == [1.0] * 3
 
 
-def test_the_line_leaves_out_zeros(capsys):
-    callback, state = ConsoleCallback(), TrainerState(global_step=25, is_world_process_zero=True)
-    logs = {"reward": 0.8418, "reward_std": 0.3659, "loss": 0.00123, "kl": 0.00123, "entropy": 0.312}
-    logs |= {"step_time": 0.214, "credit/clip_fraction": 0.0, "credit/groups_without_signal": 0.25}
-    logs |= {"completions/mean_length": 23.91, "completions/clipped_ratio": 0.125}
-    for row in (logs, dict.fromkeys(logs, 0.0), dict.fromkeys(logs) | {"entropy": 0.5}, {"train_runtime": 1.0}):
-        callback.on_log(None, state, TrainerControl(), row)
-    full, empty, unscored = capsys.readouterr().out.splitlines()
-    assert full == (
-        "step    25  reward 0.842 ± 0.366  loss +0.0012  length 23.9  cut off 12.5 %  no signal 25.0 %  KL 0.0012  "
-        "entropy 0.31  0.21 s/step"
-    )
-    assert empty == "step    25  reward 0.000 ± 0.000"
-    assert unscored == "step    25  no reward  entropy 0.50"
-
-
 # A selector that leaves out hardly any gradient noise
 
 
-@pytest.mark.parametrize(
-    ("shares", "count"),
-    [
-        ([0.15] * 9, 0),  # too few
-        ([0.15] * 40, 1),
-        ([0.15, None, math.nan] * 9 + [0.15], 1),
-        ([0.25] * 10 + [0.0] * 30, 0),  # the first ten decide
-        ([0.0] * 5 + [0.41] * 5, 0),  # their mean, not one of them
-        ([0.0] * 5 + [0.39] * 5, 1),
-    ],
-)
-@pytest.mark.parametrize(
-    ("algo", "knobs", "watches"),
-    [("s_trace", {}, True), ("base", {"top_entropy_quantile": 0.2}, True), ("base", {}, False)],
-)
+SHARES = [
+    ([0.15] * 9, 0),  # too few
+    ([0.15] * 40, 1),
+    ([0.15, None, math.nan] * 9 + [0.15], 1),
+    ([0.25] * 10 + [0.0] * 30, 0),  # the first ten decide
+    ([0.0] * 5 + [0.41] * 5, 0),  # their mean, not one of them
+    ([0.0] * 5 + [0.39] * 5, 1),
+]
+
+
+WATCHED = [("s_trace", {}, True), ("base", {"top_entropy_quantile": 0.2}, True), ("base", {}, False)]
+
+
+@pytest.mark.parametrize(("shares", "count"), SHARES)
+@pytest.mark.parametrize(("algo", "knobs", "watches"), WATCHED)
 def test_the_mean_of_the_first_ten_updates_decides(make_trainer, caplog, shares, count, algo, knobs, watches):
     """`None` is a step that logs no share; metrics are cleared every third step."""
     args, metrics = make_trainer(algo, **knobs).args, {}

@@ -1,15 +1,22 @@
-"""The rollout log: effective credit against closed forms, whole groups, resumes, and training that stays the same."""
+"""The rollout log: credit against closed forms, groups, resumes, training that stays the same; files and token texts."""
 
+import json
+import math
 from types import SimpleNamespace
 
 import pytest
 import torch
+from byte_tokenizers import byte_tokenizer
 from segment_helpers import TREE
+from tokenizers import Tokenizer, decoders, models
 from trace_helpers import trace_matrix
+from transformers import PreTrainedTokenizerFast
 
 import trl_credit
+from trl_credit.observe import schema
 from trl_credit.observe.log_entries import origin_of
-from trl_credit.observe.schema import read_shard, steps
+from trl_credit.observe.schema import Shard, gold_answer, read_shard, remove_after, shard_path, steps, write_shard
+from trl_credit.observe.token_texts import TokenTexts
 
 
 def shards(trainer):
@@ -62,15 +69,14 @@ OF_THE_KNOBS = sorted(trl_credit.ALGORITHMS.keys() - {"kl_cov", "sdpo"})  # whos
 HOOKED = {"gradient_checkpointing": True, "max_grad_norm": 1e-3}  # which must not run a hook twice
 
 
-@pytest.mark.parametrize(
-    ("algo", "settings"),
-    [
-        *(pytest.param(algo, {}, marks=[pytest.mark.slow] * (algo in MOSTLY)) for algo in OF_THE_KNOBS),
-        *((algo, CORRECTED) for algo in ("base", "gspo", "gspo_token")),
-        ("s_trace", HOOKED),
-    ],
-    ids=str,
-)
+PRESETS = [
+    *(pytest.param(algo, {}, marks=[pytest.mark.slow] * (algo in MOSTLY)) for algo in OF_THE_KNOBS),
+    *((algo, CORRECTED) for algo in ("base", "gspo", "gspo_token")),
+    ("s_trace", HOOKED),
+]
+
+
+@pytest.mark.parametrize(("algo", "settings"), PRESETS, ids=str)
 def test_credit_of_every_preset_is_its_closed_form_apart_from_the_kl_term(trained, algo, settings):
     common = {"beta": 0.05, "epsilon": 0.02, "epsilon_high": 0.02, **OFF_POLICY}
     trainer, entries = logged(trained, algo, **common | settings)
@@ -86,12 +92,11 @@ def test_tokens_that_the_entropy_quantile_leaves_out(trained):
     assert 0 < sum(kept) < len(kept)
 
 
+SAME = [("spo_chain", {"rollouts_per_state": 2, "rollout_batch_size": 6}), ("base", {**TREE, "replay_iterations": 4})]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "algo, settings",
-    [("spo_chain", {"rollouts_per_state": 2, "rollout_batch_size": 6}), ("base", {**TREE, "replay_iterations": 4})],
-    ids=str,
-)
+@pytest.mark.parametrize("algo, settings", SAME, ids=str)
 def test_training_is_the_same_to_the_last_bit(trained, tmp_path, algo, settings):
     states = []
     for every in (0, 1):
@@ -102,16 +107,15 @@ def test_training_is_the_same_to_the_last_bit(trained, tmp_path, algo, settings)
     assert all(torch.equal(left, right) for left, right in zip(*states, strict=True))
 
 
+STEPS = [
+    ((1, 4, 1), 2, {2: [1, 4]}),
+    ((4, 2, 1), 3, {3: [3, 3], 6: [6, 6]}),  # two batches in every step
+    ((2, 3, 1), 1, {1: [1, 2], 2: [2, 3], 4: [4, 5], 5: [5, 6]}),  # a step that two batches take part in
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "sizes, every, expected",
-    [
-        ((1, 4, 1), 2, {2: [1, 4]}),
-        ((4, 2, 1), 3, {3: [3, 3], 6: [6, 6]}),  # two batches in every step
-        ((2, 3, 1), 1, {1: [1, 2], 2: [2, 3], 4: [4, 5], 5: [5, 6]}),  # a step that two batches take part in
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("sizes, every, expected", STEPS, ids=str)
 def test_which_rows_a_step_holds(make_trainer, sizes, every, expected):
     accumulation, generation, iterations = sizes
     shape = {"gradient_accumulation_steps": accumulation, "steps_per_generation": generation}
@@ -141,10 +145,6 @@ def test_a_run_that_ends_inside_a_pass_logs_no_part_of_a_group(trained):
         assert shard.header["steps"] == [5, max_steps] and 0 < shard.header["groups_logged"] < 4
         places = {(row["group"], row["index"]) for row in shard.responses}
         assert places == {(group, i) for group, _ in places for i in range(4)}
-
-
-def warnings_of(caplog) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "log_credit" in record.getMessage()]
 
 
 def test_a_run_that_is_shorter_than_the_interval_logs_its_last_step(make_trainer, tmp_path):
@@ -250,21 +250,15 @@ def test_a_resume_removes_what_came_after_the_checkpoint(trained, tmp_path):
         assert (before[step].header["run"] == after[step].header["run"]) == (step <= 2)
 
 
-class Broken(trl_credit.CreditTrainer):
-    """Fails where the log asks it for text."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.engine.decode = self.fail
-
-    def fail(self, ids):
+def test_a_log_that_fails_stops_and_not_the_run(make_trainer, caplog):
+    def fail(ids):
         raise RuntimeError("no\ntext")
 
-
-def test_a_log_that_fails_stops_and_not_the_run(trained, caplog):
-    trainer = trained((trl_credit.CreditConfig, Broken), log_credit=1, max_steps=3)
+    trainer = make_trainer("base", log_credit=1, max_steps=3)
+    trainer.engine.decode = fail
+    trainer.train()
     assert trainer.state.global_step == 3 and not shards(trainer)
-    (line,) = warnings_of(caplog)
+    (line,) = (record.getMessage() for record in caplog.records if "log_credit" in record.getMessage())
     assert "no text" in line and "\n" not in line
 
 
@@ -292,3 +286,78 @@ def test_groups_with_fresh_trees_are_logged_before_replayed_ones():
     batch = SimpleNamespace(plan=plan, batch=SimpleNamespace(written_t=torch.zeros(3, 4)))
     origin = origin_of(SimpleNamespace(processes=SimpleNamespace(rank=1, count=2)), batch)
     assert origin.places == {0: (2, 0), 1: (0, 0), 2: (3, 0), 3: (0, 1), 4: (1, 0)} and origin.sizes == [2, 1, 1, 1]
+
+
+# Shards as files, and the texts of tokens, without torch
+
+
+HEADER = {"step": 3, "algorithm": "S-trace"}
+RESPONSE = {
+    **{"group": 0, "index": 1, "prompt": "1+1=", "completion": "2 </script>\u2028é", "truncated": False},
+    "rewards": {"a": 1.0, "b": math.nan},
+    **{"tokens": ["2", " ", "</script>"], "token_ids": [5, 6, 7], "loss_mask": [1, 1, 0], "selected": None},
+    "credit": [1 / 3, -2e-9, math.inf],
+    "entropy": [0.0, None, 1e6],
+}
+NODES = [{"id": 0, "parent": None, "text": ""}, {"id": 1, "parent": 0, "text": "2", "value": 2 / 3, "advantage": 0.5}]
+
+
+def test_what_is_written_is_read(tmp_path):
+    path = shard_path(tmp_path, 3)
+    write_shard(path, Shard(HEADER, {2: NODES}, [RESPONSE]))
+    assert path.name == "step-00000003.jsonl" and [p.name for p in path.parent.iterdir()] == [path.name]
+    kinds = [next(iter(json.loads(line).items())) for line in open(path, encoding="utf-8")]  # one line for each
+    assert kinds == [("kind", "header"), ("kind", "tree"), ("kind", "response")]
+    shard = read_shard(path)
+    assert shard.header == HEADER | {"schema": "trl_credit.rollouts", "version": 1}
+    assert shard.trees[2][1]["value"] == 0.666667 and shard.trees[2][0] == NODES[0]
+    (response,) = shard.responses
+    assert response["credit"] == [0.333333, -2e-9, None] and response["entropy"] == [0, None, 1e6]
+    assert response["rewards"] == {"a": 1.0, "b": None} and response["completion"] == RESPONSE["completion"]
+    assert set(response) == set(RESPONSE)
+
+
+def test_the_gold_answer_of_a_row_is_its_text():
+    rows = [{"answer": " 15\n"}, {"answer": "", "solution": "so 15"}, {"answer": 0}, {"answer": ["1", 2]}, {"a": 1}]
+    assert [gold_answer(row) for row in rows] == ["15", "so 15", "0", "1, 2", None]
+    assert gold_answer({"answer": "x" * 9999}) == "x" * (schema.MAX_ANSWER - 2) + " …"
+
+
+def test_steps_and_what_comes_after_one(tmp_path):
+    assert steps(tmp_path) == []
+    for step in (2, 10, 9):
+        write_shard(shard_path(tmp_path, step), Shard(HEADER))
+    folder = tmp_path / "credit_log"
+    (folder / "step-00000011.partial").write_text("{")
+    (folder / "step-one.jsonl").write_text("mine")
+    assert [step for step, _ in steps(tmp_path)] == [2, 9, 10]
+    remove_after(tmp_path, 9)
+    assert sorted(p.name for p in folder.iterdir()) == ["step-00000002.jsonl", "step-00000009.jsonl", "step-one.jsonl"]
+
+
+@pytest.mark.parametrize("text", ["né 🙂 日本", "  two  spaces\n", "\ufffd is a character too", "👨‍👩‍👧", ""])
+def test_texts_of_tokens_are_the_text(text):
+    tokenizer = byte_tokenizer([("h", "i"), ("Ġ", "Ġ")])
+    ids = tokenizer.encode(text) + [tokenizer.eos_token_id]
+    texts = TokenTexts(tokenizer).of(ids)
+    assert "".join(texts) == text + "<|im_end|>" and len(texts) == len(ids)
+    if text.startswith("né"):  # the whole character stands at the last of its bytes
+        assert texts[:4] == ["n", "", "é", " "] and texts[4:8] == ["", "", "", "🙂"]
+
+
+def test_a_response_that_is_cut_off_inside_of_a_character():
+    tokenizer = byte_tokenizer([])
+    texts = TokenTexts(tokenizer).of(tokenizer.encode("a🙂")[:-1])
+    assert texts[0] == "a" and "".join(texts) == tokenizer.decode(tokenizer.encode("a🙂")[:-1])
+
+
+def test_a_space_before_the_first_token_is_kept():
+    """Also by a decoder that leaves it out, as those of SentencePiece do, with bytes as fallback."""
+    words = ["▁the", "▁cat", "s", "é", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "</s>"]
+    model = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="s"))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    model.decoder = decoders.Sequence(steps)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, eos_token="</s>")
+    assert tokenizer.decode([0]) == "the"
+    texts = TokenTexts(tokenizer).of([0, 1, 2, 3, 4, 5, 6, 7, 1, 8])
+    assert texts == [" the", " cat", "s", "é", "", "", "", "🙂", " cat", "</s>"]
