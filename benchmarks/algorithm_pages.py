@@ -180,14 +180,13 @@ def section(name: str, results: dict[str, Any]) -> str:
         ["Paper", f"[{paper['title']}](https://arxiv.org/abs/{paper['id']})"],
     ]
     page, anchor = page_of(name)
-    is_second = next((other for other in SHARED_PAGES if page_of(other)[0] == page), name) != name
     level = "###" if anchor else "##"
     text = "\n".join(
         [
             f"{texts.idea}\n",
             table(["In short", ""], facts, texts=2),
             f"{level} Formula\n\n{tex(preset.formula)}\n",
-            f"{_legend(preset, again=is_second)}\n",
+            f"{_legend(preset, again=not _is_first(name))}\n",
             f"{level} Knobs\n\n{_knobs(preset)}",
             *([f"{level} On the embedded task\n\n{_measured(name, results)}"] if name in results["runs"] else []),
         ]
@@ -197,6 +196,11 @@ def section(name: str, results: dict[str, Any]) -> str:
         return f"]({PurePath(os.path.relpath(ROOT / 'docs' / match[1], page.parent)).as_posix()}"
 
     return re.sub(r"\]\(([\w/]+\.(?:md|png))", link, text)
+
+
+def _is_first(name: str) -> bool:
+    """Whether no section is before its own on the page."""
+    return next((other for other in SHARED_PAGES if page_of(other)[0] == page_of(name)[0]), name) == name
 
 
 def tex(formula: str) -> str:
@@ -223,7 +227,7 @@ def _tex(line: str) -> str:
 
 def _measured(name: str, results: dict[str, Any]) -> str:
     """Costs, curve and credit of its run."""
-    return f"{_cost(name, results)} {_curve(name, results)}\n\n{_credit(name, results)}\n"
+    return f"{_curve(name, results)} {_cost(name, results)}".rstrip() + f"\n\n{_pictures(name, results)}\n"
 
 
 def _legend(preset: Preset, *, again: bool) -> str:
@@ -269,9 +273,9 @@ def _cost(name: str, results: dict[str, Any]) -> str:
         + (f" ({ratio:.2f} × GRPO's)" if abs((ratio := own[kind] / grpo[kind]) - 1) > 0.02 else "")
         for kind, what in (("prompts", "prompts"), ("generated", "generated tokens"), ("trained", "trained tokens"))
     )
-    text = "200 updates of 64 rows took {}, {} and {}.".format(*counts)
+    text = "It took {}, {} and {}.".format(*counts)
     if name != "grpo" and "×" not in text:
-        text = "200 updates of 64 rows took as many prompts and tokens as GRPO's."
+        return ""
     return text + (f" Segments are short, as are the responses: {SHORT[name]}." if name in SHORT else "")
 
 
@@ -283,26 +287,27 @@ def _mean(results: dict[str, Any], name: str) -> dict[str, float]:
 def _curve(name: str, results: dict[str, Any]) -> str:
     own, grpo = _mean(results, name)["end"], _mean(results, "grpo")["end"]
     against = "." if name == "grpo" else f" ({grpo:.2f} with GRPO)."
-    return (
-        f"The mean reward of the last 20 is {own:.2f}{against} This is one run at an untuned rate "
-        "([comparisons](which.md)).\n\n"
-        f"![Mean reward of {PRESETS[name].name} and of GRPO over 200 updates](algorithms/{name}_reward.png)"
+    run = "In one run of 200 updates of 64 rows, at an untuned rate"
+    return f"{run}, the mean reward of the last 20 is {own:.2f}{against}"
+
+
+def _pictures(name: str, results: dict[str, Any]) -> str:
+    shown = (
+        f"![Mean reward of {PRESETS[name].name} and of GRPO over 200 updates](algorithms/{name}_reward.png)\n\n"
+        f"![The credit of each token of a response under {PRESETS[name].name}](algorithms/{name}_credit.png)\n\n"
     )
-
-
-def _credit(name: str, results: dict[str, Any]) -> str:
-    shown = f"![The credit of each token of a response under {PRESETS[name].name}](algorithms/{name}_credit.png)\n\n"
     hatched = " Hatched tokens are not in the policy term." if PRESETS[name].config.token_mask != "none" else ""
-    colours = f"Blue tokens become more probable, orange ones less.{hatched}"
+    colours = ("Blue tokens become more probable, orange ones less." if _is_first(name) else "") + hatched
     if name not in results["credit"]:
-        return f"{shown}{colours} V is the estimated value before and after the last part of a response in the tree."
+        text = f"{colours} V is the estimated value before and after the last part of a response in the tree."
+        return shown + text.lstrip()
     share, grpo = results["credit"][name], results["credit"]["grpo"]
     both = f"{share['on_entropy']:.0%} of the credit lies on the fifth of the tokens with the highest entropy"
     both += "" if name == "grpo" else f" (GRPO: {grpo['on_entropy']:.0%})"
     zero = f", and {share['none']:.0%} of the tokens have none" if share["none"] else ""
     if name == "clip_cov" and not share["none"]:
         zero = ", and less than 0.1% of the tokens have none (of 2,300 tokens Clip-Cov takes at most one)"
-    return f"{shown}{colours} Over {results['responses']} responses {both}{zero}."
+    return shown + f"{colours} Over {results['responses']} responses {both}{zero}.".lstrip()
 
 
 def tables() -> dict[Path, dict[str, str]]:

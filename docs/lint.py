@@ -257,7 +257,7 @@ def is_known(name: str) -> bool:
 # of transformers, of data flags and of the console; values of settings; names in other places
 OTHER = {"None", "True", "cut off 100.0 %", "no signal", "zero2", "zero3", "fsdp2", "EvaluationCallback", "grad_norm"}
 OTHER |= {'"sequence_mask"', "--accelerate_config zero2", "--logprobs-mode processed_logprobs"}
-OTHER |= {"trl_credit.testing.check_credit"}
+OTHER |= {"trl_credit.check_credit"}
 
 
 @check

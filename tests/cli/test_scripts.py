@@ -1,4 +1,4 @@
-"""The scripts of examples/ as a user runs them, and the data and reward of docs/walkthrough.md."""
+"""The scripts of examples/ as a user runs them, and the data and reward of docs/start.md."""
 
 import json
 import re
@@ -68,7 +68,7 @@ def test_more_than_one_process_is_refused(capsys, monkeypatch):
     assert "an evaluation is one process" in error_of(evaluate.main, [], capsys)
 
 
-# docs/walkthrough.md
+# docs/start.md
 
 
 SUMS = runpy.run_path(str(ROOT / "examples" / "sums" / "sums.py"))

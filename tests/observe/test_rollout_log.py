@@ -1,4 +1,4 @@
-"""The rollout log: credit against closed forms, groups, resumes, training that stays the same; files and token texts."""
+"""The rollout log: credit against closed forms, groups, resumes, equal training; files and token texts."""
 
 import json
 import math

@@ -2,8 +2,9 @@
 
 import reprlib
 from argparse import SUPPRESS, Action
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
+from functools import wraps
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
@@ -47,20 +48,15 @@ class FlagParser(OneLineParser, TrlParser):
         self.add_argument("--config", nargs="+", metavar="FILE", help=files, default=SUPPRESS)
 
     def add_argument(self, *names: Any, **kwargs: Any) -> Action:
-        """Adds a flag with the help of its field, and `None` to the choices of one that may be `None`."""
+        """Adds a flag with the help of its field; one that may be `None` accepts that word."""
         name = names[0].removeprefix("--")
         if name in self._helps:
             kwargs["help"] = self._helps[name]
-        if self._may_be_none(name) and "choices" in kwargs:
-            kwargs["choices"] = [*kwargs["choices"], None]
+        if (NoneType in get_args(self.hints.get(name)) or name in NONE_TOO) and "type" in kwargs:
+            kwargs["type"] = _or_none(kwargs["type"])
+            if "choices" in kwargs:
+                kwargs["choices"] = [*kwargs["choices"], None]
         return super().add_argument(*names, **kwargs)
-
-    def _may_be_none(self, name: str) -> bool:
-        return NoneType in get_args(self.hints.get(name)) or name in NONE_TOO
-
-    def _get_value(self, action: Action, text: str) -> Any:
-        """What argparse makes of a word; `None` of that word where a field may be `None`."""
-        return None if text == "None" and self._may_be_none(action.dest) else super()._get_value(action, text)
 
     def read(self, name: str, value: Any, *, file: str) -> Any:
         """A value of a YAML file as the flag `--name` reads it, such as 1.0 for `1` where the field is a float.
@@ -77,7 +73,7 @@ class FlagParser(OneLineParser, TrlParser):
         is_list = isinstance(value, list) and action.nargs == "+"
         if type(value) in kinds and not (isinstance(value, str) and action.choices) and not (is_list and value):
             return value
-        is_text = action.choices is not None or action.type is str
+        is_text = action.choices is not None or getattr(action.type, "__wrapped__", action.type) is str
         words = []
         for one in value if is_list else [value]:
             if isinstance(one, (dict, list)) or (is_text and not isinstance(one, str)):
@@ -102,3 +98,11 @@ class _PrintHelp(Action):
     def __call__(self, parser: FlagParser, namespace: Any, values: str | None, option: str | None = None) -> None:
         print(parser.format_help(full=values is not None), end="")
         parser.exit()
+
+
+def _or_none(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    @wraps(convert, updated=())  # argparse shows its name
+    def converted(text: str) -> Any:
+        return None if text == "None" else convert(text)
+
+    return converted
