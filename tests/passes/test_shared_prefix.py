@@ -7,6 +7,8 @@ from functools import partial
 import passes_helpers
 import pytest
 import torch
+import trl
+from packaging.version import Version
 from passes_helpers import CASES, compared, model_of, trained, with_slow
 from tiny_models import LAYERS, tiny_qwen3_moe
 from transformers import AutoTokenizer
@@ -19,6 +21,8 @@ from trl_credit.passes.padding import rows_of
 from trl_credit.passes.prefix_layout import Batching, PromptRow, layout_of, packing_of
 
 
+# before it TRL computes logits of the prompts too: `takes_packed_sequences`
+packs_sequences = pytest.mark.skipif(Version(trl.__version__) < Version("1.14"), reason="needs TRL 1.14")
 LONG = ["1234567-1234567+7654321-7654321=", "7654321+12345-12345-1234567+11=", "11-22+33-44+55-66+77-88+99-11="]
 
 
@@ -263,6 +267,7 @@ def run_eager(run, tiny_model, monkeypatch):
     return partial(run, model=model, prompts=["1+1=", "1234567-1234567+7654321-7654321=", "11-22+33-44+55="])
 
 
+@packs_sequences
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["s_trace", "reference", "chain", "tree"])
 def test_gradients_are_those_of_padded_rows(run_eager, case):
@@ -273,6 +278,7 @@ def test_gradients_are_those_of_padded_rows(run_eager, case):
     assert auto.tokens(trained=True) < off.tokens(trained=True)
 
 
+@packs_sequences
 def test_no_padding_is_computed(run_eager):
     settings = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1, "steps_per_generation": 1}
     (_, off), (trainer, auto) = (
@@ -284,6 +290,7 @@ def test_no_padding_is_computed(run_eager):
     assert auto.shapes[-1] == (True, (1, real)) and real < 0.8 * off.shapes[-1][1][0] * off.shapes[-1][1][1]
 
 
+@packs_sequences
 @pytest.mark.parametrize("implementation", ["flash_attention_2", "eager"])
 def test_other_attention_warns_where_sdpa_would_help(make_trainer, tiny_model, caplog, implementation):
     def outcome(config, **settings):
