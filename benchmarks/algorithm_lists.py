@@ -24,7 +24,7 @@ OF_ROLLOUTS = {
     "vine_ppo": ["151", "1", "1", "0", "2", "2.5"],
     "spo_tree": ["26", "20", "0.9", "0", "0.9", "6.3"],
 }
-# what our runs showed at tuned rates, with the page that says so; the others were not measured
+# what our runs showed, with the page that says so (on `demo` at one rate for all); the others were not measured
 _NONE_SHOWN = "[none shown](docs/results/demos.md#which-preset-is-better-on-demo)"
 MEASURED = {
     "grpo": "the baseline of [all comparisons](docs/which.md#what-was-measured)",
@@ -32,15 +32,16 @@ MEASURED = {
     "dr_grpo": _NONE_SHOWN,
     "opo": _NONE_SHOWN,
     "p_trace": "[below](docs/which.md#the-answer-at-the-very-end) if the answer is at the end, else none shown",
-    "s_trace": "[above](docs/which.md#loose-filler) at a small learning rate; at tuned rates below or none shown",
+    "s_trace": "[above](docs/which.md#loose-filler) at a small rate with loose filler, else below or none shown",
     "grpo_lambda": "[above](docs/results/demos.md#which-part-of-grpo-lambda-does-it) on one task, as GRPO at twice the "
     "learning rate; below on others",
     "gspo": "[below](docs/which.md#several-updates-per-batch) with four updates per batch",
     "ha_dw": "[none shown](docs/which.md#hard-prompts)",
-    "spo_chain": "[above](docs/which.md#loose-filler) at equal updates, not at equal tokens",
-    "spo_tree": "[below](docs/results/demos.md#which-preset-is-better-on-demo) at equal tokens",
+    "spo_chain": "[above](docs/which.md#loose-filler) at equal updates, below at equal tokens",
+    "spo_tree": "[behind](docs/results/demos.md#which-preset-is-better-on-demo) at equal tokens, not corrected",
     "vine_ppo": "[above](docs/which.md#loose-filler) at equal updates, below at equal tokens",
-    "opd": "[far above](docs/which.md#a-teacher) with a right teacher, ruined by a wrong one",
+    "opd": "[above](docs/which.md#a-teacher) with a better model, above or below if told the answer; ruined by a wrong "
+    "teacher",
     "rlsd": "[above](docs/which.md#a-teacher) in one setting of six",
 }
 OPTIONS = "    options: {members: false, show_signature: false}\n"

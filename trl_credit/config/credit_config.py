@@ -139,8 +139,8 @@ class CreditConfig(SegmentKnobs, GroupKnobs, TurnKnobs, TeacherKnobs, Constructi
             responses. `None` takes the only reward function, or the only one called `accuracy`, `accuracy_reward`,
             `knights_and_knaves_reward` or `demo_reward`.
         reward_range (`list[float]`, *optional*, defaults to `[0.0, 1.0]`):
-            The smallest and largest sum of the rewards of `difficulty_reward` (with `process_reward_weight`: of all
-            rewards), which become 0 and 1.
+            The smallest and largest sum of the rewards of `difficulty_reward` (with `process_reward_weight`: of
+            the total reward), which become 0 and 1.
         prompt_average (`bool`, *optional*, defaults to `False`):
             With `loss_type="dapo"` or `"cispo"`, the loss is the mean over the kept tokens of a prompt's rows in the
             generation batch, then over prompts (SPO-tree, Eq. 4), and the KL term is divided likewise. With `False`

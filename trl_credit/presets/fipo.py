@@ -80,7 +80,8 @@ class FIPOConfig(DAPOConfig):
         future_clip (`list[float]`, *optional*, defaults to `[1.0, 1.2]`):
             The smallest and largest f. `[0.8, 1.2]` also weakens credit.
         future_ratio_max (`float`, *optional*, defaults to `10.0`):
-            The drift of a token with a larger ratio does not count (Eq. 5). `None` counts all.
+            The drift of a token with a larger ratio does not count, for any A as in the released code (Eq. 5: where
+            A < 0). `None` counts all.
         future_safety_ratio (`float`, *optional*, defaults to `10.0`):
             Where A < 0 and the ratio is larger, f is at most 1. The paper has 10 for 32B and 3 for 7B (Tables 2 and 3),
             and the released loss 4.
