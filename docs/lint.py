@@ -128,6 +128,16 @@ def differences_of_the_overview_are_in_a_table() -> Problems:
             yield f"docs/which.md: {value} is in no table"
 
 
+@check
+def the_audit_of_the_readme_is_that_of_the_results() -> Problems:
+    cells = r"^\| (.+?) \| (.+±.+?) \| (.+?) \| (.+?) \|"
+    rows, learned = (
+        re.findall(cells, text(page), re.MULTILINE) for page in ("README.md", "docs/results/true_credit.md")
+    )
+    if len(rows) != 4 or not {*rows} <= {*learned}:
+        yield "README.md: the rows of its audit are not those of docs/results/true_credit.md"
+
+
 # Pages, links, navigation
 
 

@@ -12,6 +12,7 @@ from custom_functions import args_of, custom
 from toy_loss import toy
 from turn_helpers import conversations
 
+from trl_credit.credit.clipping import is_clipped
 from trl_credit.credit.selection import select_high_entropy
 from trl_credit.loss import keys
 from trl_credit.loss.normalizer import counts_batch, hides_masked, loss_count
@@ -220,3 +221,11 @@ def test_coefficients_are_the_gradient_of_the_loss(make_trainer, toy_loss, metho
     coefficient_t = coefficient(advantages=ADVANTAGES, clip_range=CLIP, **tensors, **selected)
     torch.testing.assert_close(coefficient_t * ADVANTAGES.unsqueeze(1), gradient, rtol=1e-12, atol=1e-15)
     assert coefficient_t[~mask_t.bool()].eq(0).all() and coefficient_t.gt(0).any()
+
+
+def test_is_clipped_by_hand():
+    log_weight_t = torch.tensor([[0.79, 0.81, 1.24, 1.26]] * 3, dtype=torch.float64).log()
+    sides = {"advantage_t": torch.tensor([[1.0], [-1.0], [0.0]]), "clip_range": (0.8, 1.25)}
+    low, high, never = [True, False, False, False], [False, False, False, True], [False] * 4
+    for form, expected in {"surrogate": [high, low, never], "ratio": [high, high, never]}.items():
+        assert is_clipped(log_weight_t, form=form, **sides).tolist() == expected

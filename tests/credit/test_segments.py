@@ -211,3 +211,12 @@ def test_steps_fall_on_the_tokens_in_which_they_begin():
     for bad in ([0, 99], [3, 1], [0, 0, 2], [0.5]):
         with pytest.raises(TypeError, match="ascending"):
             step_positions(list(range(6)), decode=decode, splitter=lambda text, bad=bad: bad)
+
+
+def test_best_of_value():
+    v = torch.tensor([0.5, 0.75, 0.0, 0.25], dtype=torch.float64)
+    assert segments.best_of_value(v, best_of=4).tolist() == [0.9375, 0.99609375, 0.0, 0.68359375]
+    rounded = torch.tensor([1.1] * 10).mean() / 1.1  # above 1 by a rounding
+    assert segments.best_of_value(rounded, best_of=4) <= 1.0
+    assert segments.best_of_value(torch.tensor([torch.nan]), best_of=4).isnan()
+    torch.testing.assert_close(segments.best_of_value(v, best_of=1), v)

@@ -163,7 +163,8 @@ def test_settings_of_a_subclass_tell_rows_apart(make_trainer, finished_run, tmp_
     assert [group.label for group in group_runs(runs)] == labels
     assert [run.is_plain for run in runs] == [False, False, True]
     named = [replace(run, name="mine") for run in runs[:2]]
-    with pytest.raises(ValueError, match=r"are named mine, and differ \(weight 0.0 → 50.0\): give them different na"):
+    differ = r"are named mine, and differ \(weight 0.0 → 50.0\): give them different names"
+    with pytest.raises(ValueError, match=differ):
         group_runs(named)
 
 
@@ -186,5 +187,6 @@ def test_runs_keep_the_names_that_they_are_given(command_said, finished_run, tmp
 
 def test_a_run_that_logged_nothing_says_why(finished_run):
     folder = finished_run("grpo", save_strategy="steps", save_steps=2, max_steps=2, logging_steps=5).folder
-    with pytest.raises(ValueError, match="logged nothing in 2 steps with logging_steps=5: .* --logging_steps 1"):
+    nothing = "logged nothing in 2 steps with logging_steps=5: train with --logging_steps 1"
+    with pytest.raises(ValueError, match=nothing):
         read_history(folder)

@@ -7,7 +7,7 @@ import torch
 import trl
 from conftest import toy_inputs
 from custom_functions import custom
-from toy_loss import check_same, run, toy
+from toy_loss import check_close, check_same, run, toy
 
 import trl_credit
 
@@ -70,3 +70,13 @@ def test_a_hook_that_does_not_run_once_is_an_error(make_trainer, toy_loss, monke
     monkeypatch.setattr(trl.GRPOTrainer, "_compute_loss", loss)
     with pytest.raises(RuntimeError, match=f"{times} times in one loss"):
         run(trainer, toy_loss, toy())
+
+
+@pytest.mark.parametrize("algo", sorted(trl_credit.ALGORITHMS))
+def test_the_order_of_rows_does_not_matter(make_trainer, toy_loss, algo):
+    trainer, t = make_trainer(algo, beta=0.0), toy()
+    loss, grad = run(trainer, toy_loss, t)
+    order = torch.tensor([2, 0, 3, 1])
+    permuted = {name: x.detach()[order] for name, x in t.items()}
+    permuted["logps"].requires_grad_()
+    check_close(run(trainer, toy_loss, permuted), (loss, grad[order]), rtol=1e-13, atol=1e-15)

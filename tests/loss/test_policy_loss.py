@@ -1,4 +1,4 @@
-"""Policy iteration, whitening, loss weights and GRPO-λ's clip for both signs, through TRL's `_compute_loss`."""
+"""Policy iteration, whitening, floor, loss weights and GRPO-λ's clip for both signs, through TRL's `_compute_loss`."""
 
 import math
 from dataclasses import replace
@@ -179,3 +179,12 @@ def test_the_order_of_advantages():
         cut = {"advantages": ordered.advantages, "policy_mask_t": ordered.kept_t}
         advantages = in_loss(config, replace(tokens, **cut)).advantages
         torch.testing.assert_close(advantages.expand_as(kept_t)[kept_t > 0], expected[kept_t > 0])
+
+
+def test_a_floor_acts_from_its_value_on(make_trainer, toy_loss):
+    t = toy()
+    for floor in (-0.5, 0.0, 0.9, 2.0):
+        result = run(make_trainer("base", loss_type="dr_grpo", advantage_floor=floor), toy_loss, toy())[1]
+        t["advantages"] = toy()["advantages"].clamp(min=floor)
+        expected = run(make_trainer("base", loss_type="dr_grpo"), toy_loss, t)[1]
+        torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-14)
