@@ -130,7 +130,7 @@ def differences_of_the_overview_are_in_a_table() -> Problems:
 
 @check
 def the_audit_of_the_readme_is_that_of_the_results() -> Problems:
-    cells = r"^\| (.+?) \| (.+±.+?) \| (.+?) \| (.+?) \|"
+    cells = r"^\| ([^|]+) \| ([^|]+±[^|]+) \| ([^|]+) \| ([^|]+) \|"
     rows, learned = (
         re.findall(cells, text(page), re.MULTILINE) for page in ("README.md", "docs/results/true_credit.md")
     )

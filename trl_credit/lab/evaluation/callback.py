@@ -82,11 +82,12 @@ class EvaluationCallback(TrainerCallback):
         self.jobs = load_jobs(sets, [protocol], changes, self.tokenizer, options)
         for job in self.jobs:
             token_limits(job.problems, job.protocol, context_length(trainer.model.config))
+        self._last_step: int | None = None
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             forget_after(self.folder, state.global_step)
-        self._last_step: int | None = None
+        self._last_step = None
         if self.at_start and state.global_step == 0:
             self._evaluate(state, control)
 

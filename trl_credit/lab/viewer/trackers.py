@@ -63,6 +63,7 @@ class CreditPageCallback(TrainerCallback):
         self._trackers = self.trackers_of(callbacks)
         self._rollout_log = next(callback for callback in callbacks if isinstance(callback, RolloutLog))
         self._title = run_title(trainer.args.output_dir)
+        self._sent = 0
         for callback in callbacks:
             if type(callback) in _GROUPED:
                 grouped = _GROUPED[type(callback)]()
